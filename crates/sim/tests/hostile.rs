@@ -210,6 +210,18 @@ fn no_lie_about_data_sets_panics_or_hangs() {
     assert!(failures.is_empty(), "{} lies failed; the first: {}", failures.len(), failures[0]);
 }
 
+/// The table of shared blocks decides which frees are obeyed.
+#[test]
+fn lies_about_shared_blocks_are_found() {
+    let image = Image::new(5).unwrap();
+    let all = lies(&image).unwrap();
+    let about: Vec<&Lie> = all.iter().filter(|lie| lie.name.contains("shared blocks")).collect();
+    let failures: Vec<_> = about.iter().filter_map(|lie| tell(&image, lie).err()).collect();
+    assert!(about.len() > 80, "{}", about.len());
+    failures.iter().for_each(|failure| println!("{failure}"));
+    assert!(failures.is_empty(), "{} of {} lies failed", failures.len(), about.len());
+}
+
 /// The peak memory of this process, as Linux counts it; 0 elsewhere.
 fn memory_peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

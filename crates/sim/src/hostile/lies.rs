@@ -1,7 +1,9 @@
-//! Chosen lies about data sets, snapshots and dead lists, each with correct checksums.
+//! Chosen lies about data sets, snapshots, dead lists and shared blocks, each with correct checksums.
 //!
 //! Fields of a bonus, and entries of ZAPs, are changed through the objects of the pool. So a lie is the only thing that is wrong. The
 //! shapes of trees that no writer makes are written by a client of the pool, like those of `forge_tree`.
+
+mod shared;
 
 use super::forge_tree::import_pool;
 use super::{Image, Verdict, exercise};
@@ -30,6 +32,8 @@ const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 64, ..Cost::NOTHIN
 const POINTERS: u64 = 128;
 /// Bytes of a block of a dead list.
 const LIST_BLOCK_BYTES: u32 = 16 << 10;
+/// Offset of the object of the table of shared blocks in the header of the meta object set.
+const SHARED_TABLE_AT: usize = 56;
 /// A number that no object has.
 const NO_OBJECT: u64 = 77_777;
 /// Offsets in the bonus of a part of a dead list: `FORMAT.md` 8.7.
@@ -104,10 +108,18 @@ enum Forgery {
         name: Vec<u8>,
         words: Vec<u64>,
     },
+    /// Bytes of an object.
+    Bytes {
+        object: ObjectId,
+        at: u64,
+        bytes: Vec<u8>,
+    },
     Tree {
         object: ObjectId,
         shape: Shape,
     },
+    /// The object of the table of shared blocks, in the header of the meta object set.
+    SharedTable(u64),
 }
 
 /// What is wrong with the tree of a dead list, or of a snapshot.
@@ -202,6 +214,7 @@ pub fn lies(image: &Image) -> Result<Vec<Lie>, Failure> {
     about_sets(&cast, &mut lies);
     about_nodes(&cast, &mut lies)?;
     about_retired(&cast, &mut lies);
+    shared::about_table(&cast, &mut lies)?;
     Ok(lies)
 }
 
@@ -499,17 +512,25 @@ pub fn forge(image: &Image, lie: &Lie) -> Result<SimDevice, Failure> {
             };
             outcome.map_err(failed("entry"))
         }),
-        Forgery::Tree { object, shape } => {
-            let device = image.copy();
-            let pool = import_pool(&device, 2)?;
-            let root = Mutex::new((pool.root(), false));
-            pool.set_client(Arc::new(Forger { object: *object, shape: shape.clone(), root }));
-            let committed = pool.commit_txg(pool.open_txg());
-            pool.abandon();
-            committed.map_err(failed("commit"))?;
-            Ok(device.restarted(Survival::Everything))
-        }
+        Forgery::Bytes { object, at, bytes } => change(image, &|machine, tx| {
+            let object = machine.objects.mos().hold(*object).map_err(failed("hold"))?;
+            object.write(tx, *at, bytes).map_err(failed("bytes"))
+        }),
+        Forgery::Tree { object, shape } => rewrite(image, Target::Tree(*object, shape.clone())),
+        Forgery::SharedTable(object) => rewrite(image, Target::SharedTable(*object)),
     }
+}
+
+/// A change that no operation makes, by a client of the pool.
+fn rewrite(image: &Image, target: Target) -> Result<SimDevice, Failure> {
+    let device = image.copy();
+    let pool = import_pool(&device, 2)?;
+    let root = Mutex::new((pool.root(), false));
+    pool.set_client(Arc::new(Forger { target, root }));
+    let committed = pool.commit_txg(pool.open_txg());
+    pool.abandon();
+    committed.map_err(failed("commit"))?;
+    Ok(device.restarted(Survival::Everything))
 }
 
 /// A change of the meta object set, as an operation would make it.
@@ -525,10 +546,17 @@ fn change(
     Ok(machine.device.restarted(Survival::Everything))
 }
 
-/// A client that changes the tree of one object of the meta object set.
+/// What a forger changes.
+enum Target {
+    /// The tree of one object of the meta object set.
+    Tree(ObjectId, Shape),
+    /// A number in the header of that set.
+    SharedTable(u64),
+}
+
+/// A client that changes the meta object set.
 struct Forger {
-    object: ObjectId,
-    shape: Shape,
+    target: Target,
     /// Root of the meta object set, and whether it has been forged.
     root: Mutex<(BlockPtr, bool)>,
 }
@@ -542,9 +570,16 @@ impl Client for Forger {
             let owner = Owner::Block { objset: 0, object: HEADER, level: 0, block: 0 };
             let mut raw = txg_sync.pool().read(root, owner)?.to_vec();
             let mut header = ObjsetHeader::parse(&raw, "header")?;
-            let top = (header.dnodes.levels - 1, 0);
-            header.dnodes.root = self.descend(txg_sync, &header.dnodes.root, top)?;
-            raw[SLOT_BYTES..2 * SLOT_BYTES].copy_from_slice(&header.dnodes.encode());
+            match &self.target {
+                Target::Tree(object, shape) => {
+                    let top = (header.dnodes.levels - 1, 0);
+                    header.dnodes.root = descend(txg_sync, &header.dnodes.root, top, (*object, shape))?;
+                    raw[SLOT_BYTES..2 * SLOT_BYTES].copy_from_slice(&header.dnodes.encode());
+                }
+                Target::SharedTable(object) => {
+                    raw[SHARED_TABLE_AT..SHARED_TABLE_AT + 8].copy_from_slice(&object.to_le_bytes());
+                }
+            }
             let fill = root.fill();
             let new = write(txg_sync, raw, ObjectKind::Objset, owner, fill)?;
             txg_sync.release(root);
@@ -556,34 +591,33 @@ impl Client for Forger {
     fn synced(&self, _txg: Txg) {}
 }
 
-impl Forger {
-    fn descend(
-        &self,
-        txg_sync: &mut TxgSync<'_>,
-        ptr: &BlockPtr,
-        (level, block): (u8, u64),
-    ) -> Result<BlockPtr, PoolError> {
-        let owner = Owner::Block { objset: 0, object: 0, level, block };
-        let mut raw = txg_sync.pool().read(ptr, owner)?.to_vec();
-        let slot = slot_of(self.object);
-        if level == 0 {
-            let place = slot.offset..slot.offset + SLOT_BYTES;
-            let found = raw.get(slot.offset..).map(|raw| Dnode::parse(raw, &"dnode")).transpose()?.flatten();
-            if let (Some(mut dnode), Some(place)) = (found, raw.get_mut(place)) {
-                self.shape.apply(txg_sync, self.object, &mut dnode)?;
-                dnode.encode_into(place);
-            }
-        } else {
-            let child = slot.block / POINTERS.pow(u32::from(level) - 1);
-            let at = (child % POINTERS) as usize * BlockPtr::SIZE;
-            let below = BlockPtr::parse(raw.get(at..).unwrap_or(&[]), &"pointer")?;
-            let new = self.descend(txg_sync, &below, (level - 1, child))?;
-            raw[at..at + BlockPtr::SIZE].copy_from_slice(&new.encode());
+/// Changes the tree of an object, from a block of dnodes or above on.
+fn descend(
+    txg_sync: &mut TxgSync<'_>,
+    ptr: &BlockPtr,
+    (level, block): (u8, u64),
+    (object, shape): (ObjectId, &Shape),
+) -> Result<BlockPtr, PoolError> {
+    let owner = Owner::Block { objset: 0, object: 0, level, block };
+    let mut raw = txg_sync.pool().read(ptr, owner)?.to_vec();
+    let slot = slot_of(object);
+    if level == 0 {
+        let place = slot.offset..slot.offset + SLOT_BYTES;
+        let found = raw.get(slot.offset..).map(|raw| Dnode::parse(raw, &"dnode")).transpose()?.flatten();
+        if let (Some(mut dnode), Some(place)) = (found, raw.get_mut(place)) {
+            shape.apply(txg_sync, object, &mut dnode)?;
+            dnode.encode_into(place);
         }
-        let new = write(txg_sync, raw, ObjectKind::Dnodes, owner, ptr.fill())?;
-        txg_sync.release(ptr);
-        Ok(new)
+    } else {
+        let child = slot.block / POINTERS.pow(u32::from(level) - 1);
+        let at = (child % POINTERS) as usize * BlockPtr::SIZE;
+        let below = BlockPtr::parse(raw.get(at..).unwrap_or(&[]), &"pointer")?;
+        let new = descend(txg_sync, &below, (level - 1, child), (object, shape))?;
+        raw[at..at + BlockPtr::SIZE].copy_from_slice(&new.encode());
     }
+    let new = write(txg_sync, raw, ObjectKind::Dnodes, owner, ptr.fill())?;
+    txg_sync.release(ptr);
+    Ok(new)
 }
 
 impl Shape {
