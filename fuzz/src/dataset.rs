@@ -4,12 +4,15 @@
 //! * `parts`: the bonus of a part of a dead list.
 //! * `dead_entries`: a block of a dead list.
 //! * `node_keys`: the name of an entry in the ZAPs of holds, counts of clones, or retired sets.
+//! * `shared`: a block of the table of shared blocks. A leaf comes behind the slot that describes it.
 
+use std::collections::BTreeMap;
 use terrane_dataset::stored::{encode_dead_entries, parse_dead_entries, retired_in_key, snapshot_in_key};
 use terrane_dataset::{DeadEntry, PartInfo, SnapshotInfo};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, Hole};
 use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_object::Account;
+use terrane_object::shared::stored::{SharedHead, SharedLeaf, encode_leaf, find_in_leaf, parse_leaf, split};
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
 
 /// The newest txg of the pool.
@@ -58,6 +61,33 @@ pub fn run_key(data: &[u8]) {
     }
 }
 
+/// A head or a leaf of the table of shared blocks is refused by name, or can be written again and means the same.
+pub fn run_shared(data: &[u8]) {
+    if let Ok(head) = SharedHead::parse(data, "fuzz") {
+        let again =
+            SharedHead::new(head.blocks, head.references, head.block_bytes, head.saved_bytes).encode();
+        assert_eq!(data.get(..SharedHead::SIZE), Some(&again[..]));
+    }
+    let Some((slot, leaf)) = data.split_at_checked(SharedLeaf::SIZE) else { return };
+    let Ok(Some(slot)) = SharedLeaf::parse(slot, "fuzz") else { return };
+    let _ = find_in_leaf(leaf, slot.last);
+    let Ok(entries) = parse_leaf(leaf, (slot.first, slot.last, slot.entries), "fuzz") else { return };
+    assert!(entries.len() <= leaf.len(), "more entries than bytes");
+    assert!(
+        entries.is_sorted_by_key(|(addr, _)| addr)
+            && entries.iter().all(|(addr, extra)| *addr > 0 && *extra > 0)
+    );
+    for (addr, extra) in &entries {
+        assert_eq!(find_in_leaf(leaf, *addr), Some(*extra));
+    }
+    let parts = split(&entries);
+    let read = parts.iter().flat_map(|part| {
+        let span = (part[0].0, part[part.len() - 1].0, part.len() as u32);
+        parse_leaf(&encode_leaf(part), span, "again").expect("it was written")
+    });
+    assert_eq!(read.collect::<Vec<_>>(), entries);
+}
+
 /// Seeds: target, name and input.
 pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
@@ -95,6 +125,19 @@ pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     }
     for name in ["7", "7:tag", "7:a:b", "7.prune_below", "7.dead_list"] {
         seeds.push(("node_keys", name.to_string(), name.as_bytes().to_vec()));
+    }
+    seeds.push(("shared", "head".to_string(), SharedHead::new(7, 9, 4096, 8192).encode().to_vec()));
+    for count in [1, 9, 300u32] {
+        let sorted: BTreeMap<u64, u64> =
+            (1..=u64::from(count)).map(|n| ((n * 16) << (n % 9), 1 + n % 3)).collect();
+        let entries: Vec<(u64, u64)> = sorted.into_iter().collect();
+        let (first, last) = (entries[0].0, entries[entries.len() - 1].0);
+        let slot = SharedLeaf { first, last, entries: entries.len() as u32, reserved: 0 };
+        seeds.push((
+            "shared",
+            format!("{count} entries"),
+            [slot.encode().to_vec(), encode_leaf(&entries)].concat(),
+        ));
     }
     seeds
 }

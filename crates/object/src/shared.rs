@@ -7,7 +7,7 @@
 
 mod clone;
 mod edit;
-mod stored;
+pub mod stored;
 mod table;
 
 pub use clone::{ClonableRecords, ClonedRecords};

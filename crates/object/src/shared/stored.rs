@@ -11,15 +11,15 @@
 use terrane_wire::{Corrupt, Reader, Truncated, Writer, layout};
 
 /// Bytes of a block of the table.
-pub(super) const TABLE_BLOCK_BYTES: u32 = 16 << 10;
+pub const TABLE_BLOCK_BYTES: u32 = 16 << 10;
 /// Leaves of a group.
-pub(super) const GROUP_LEAVES: u64 = 512;
+pub const GROUP_LEAVES: u64 = 512;
 /// A leaf with more bytes is split.
-pub(super) const LEAF_BYTES_MAX: usize = TABLE_BLOCK_BYTES as usize;
+pub const LEAF_BYTES_MAX: usize = TABLE_BLOCK_BYTES as usize;
 /// Parts of a split leaf take at most this, so that each can grow.
-pub(super) const LEAF_BYTES_SPLIT: usize = LEAF_BYTES_MAX / 4 * 3;
+pub const LEAF_BYTES_SPLIT: usize = LEAF_BYTES_MAX / 4 * 3;
 /// A leaf with fewer bytes is joined with the next one, if both fit one part.
-pub(super) const LEAF_BYTES_MIN: usize = LEAF_BYTES_MAX / 4;
+pub const LEAF_BYTES_MIN: usize = LEAF_BYTES_MAX / 4;
 
 const _: () = assert!(GROUP_LEAVES as usize * SharedLeaf::SIZE <= TABLE_BLOCK_BYTES as usize);
 
@@ -58,22 +58,22 @@ layout! {
 }
 
 /// A shared block: the address of its first copy, and its references beyond the first, at least 1.
-pub(super) type Entry = (u64, u64);
+pub type Entry = (u64, u64);
 
 /// The index block that describes a leaf block, and the slot in it. `None`: the block is no leaf.
-pub(super) fn slot_of(block: u64) -> Option<(u64, u64)> {
+pub fn slot_of(block: u64) -> Option<(u64, u64)> {
     let (group, inside) = (block.checked_sub(1)? / (GROUP_LEAVES + 1), (block - 1) % (GROUP_LEAVES + 1));
     Some((index_block(group), inside.checked_sub(1)?))
 }
 
 /// The index block of a group.
-pub(super) fn index_block(group: u64) -> u64 {
+pub fn index_block(group: u64) -> u64 {
     1 + group * (GROUP_LEAVES + 1)
 }
 
 impl SharedHead {
     /// Validates a stored head. `at` names the place in errors.
-    pub(super) fn parse(raw: &[u8], at: &str) -> Result<SharedHead, Corrupt> {
+    pub fn parse(raw: &[u8], at: &str) -> Result<SharedHead, Corrupt> {
         let head = raw.get(..SharedHead::SIZE).and_then(SharedHead::decode);
         let head = head.ok_or_else(|| Corrupt::new(at, "head length", SharedHead::SIZE, raw.len()))?;
         if head.magic != MAGIC || head.reserved != [0; 3] {
@@ -85,14 +85,14 @@ impl SharedHead {
     }
 
     /// A head with these numbers.
-    pub(super) fn new(blocks: u64, references: u64, block_bytes: u64, saved_bytes: u64) -> SharedHead {
+    pub fn new(blocks: u64, references: u64, block_bytes: u64, saved_bytes: u64) -> SharedHead {
         SharedHead { magic: MAGIC, blocks, references, block_bytes, saved_bytes, reserved: [0; 3] }
     }
 }
 
 impl SharedLeaf {
     /// Validates what an index block says. `None`: there is no leaf.
-    pub(super) fn parse(raw: &[u8], at: &str) -> Result<Option<SharedLeaf>, Corrupt> {
+    pub fn parse(raw: &[u8], at: &str) -> Result<Option<SharedLeaf>, Corrupt> {
         let leaf = SharedLeaf::decode(raw)
             .ok_or_else(|| Corrupt::new(at, "slot length", SharedLeaf::SIZE, raw.len()))?;
         if raw.iter().all(|byte| *byte == 0) {
@@ -111,7 +111,7 @@ impl SharedLeaf {
 }
 
 /// Stored bytes of a leaf.
-pub(super) fn encode_leaf(entries: &[Entry]) -> Vec<u8> {
+pub fn encode_leaf(entries: &[Entry]) -> Vec<u8> {
     let mut out = Writer::with_capacity(entries.len() * 4 + 8);
     out.varint(entries.len() as u64);
     let mut last = 0;
@@ -124,7 +124,7 @@ pub(super) fn encode_leaf(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// Cuts entries into leaves. What fits one stays together.
-pub(super) fn split(entries: &[Entry]) -> Vec<&[Entry]> {
+pub fn split(entries: &[Entry]) -> Vec<&[Entry]> {
     let len_of = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
     if encode_leaf(entries).len() <= LEAF_BYTES_MAX {
         return vec![entries];
@@ -161,7 +161,7 @@ fn walk_leaf(raw: &[u8], mut each: impl FnMut(Entry) -> bool) -> Result<(), Trun
 }
 
 /// Validates a stored leaf against what its index block says of it.
-pub(super) fn parse_leaf(
+pub fn parse_leaf(
     raw: &[u8],
     (first, last, entries): (u64, u64, u32),
     at: &str,
@@ -182,7 +182,7 @@ pub(super) fn parse_leaf(
 }
 
 /// References beyond the first that a leaf says an address has. `None`: the leaf is damaged.
-pub(super) fn find_in_leaf(raw: &[u8], addr: u64) -> Option<u64> {
+pub fn find_in_leaf(raw: &[u8], addr: u64) -> Option<u64> {
     let mut found = 0;
     let walked = walk_leaf(raw, |(at, extra)| {
         if at == addr {
