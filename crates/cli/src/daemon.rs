@@ -192,7 +192,7 @@ impl Shared {
         if let Some(fs) = mount.view.fs.get() {
             fs.log_losses();
             drop(fs);
-            if let Err(error) = self.open_pool.dataset.record_errors() {
+            if let Err(error) = self.open_pool.dataset().record_errors() {
                 log::warn!("pool {}: storing the error log failed: {error}", mount.view.pool.name());
             }
         }

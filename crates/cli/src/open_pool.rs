@@ -12,8 +12,8 @@ use crate::memory::MemoryLimit;
 use crate::target::Target;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 use terrane_dataset::{Dataset, DatasetError, Datasets};
 use terrane_device::{Backing, Device, Identity, OpenMode};
 use terrane_object::ObjectSets;
@@ -25,6 +25,8 @@ use terrane_store::env::SystemEnv;
 const TOOL_CACHE_BYTES: usize = 64 << 20;
 /// How often to check whether a file system is still used.
 const CLOSE_POLL_PERIOD: Duration = Duration::from_millis(5);
+/// How long a rollback waits for threads that use the data set.
+const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct OpenPool {
@@ -37,7 +39,7 @@ pub struct OpenPool {
     pub dataset_path: String,
     /// The guid of the snapshot; `None`: this is the view of a data set.
     pub snapshot: Option<u64>,
-    pub dataset: Arc<Dataset>,
+    dataset: DatasetSlot,
     /// Its file system, which is opened when it is first needed. A mount opens it at once.
     pub fs: FsSlot,
     slots: FsSlots,
@@ -45,6 +47,26 @@ pub struct OpenPool {
     pub mounts: MountTable,
     /// The memory limit, if this process serves mounts.
     pub memory: Arc<OnceLock<Arc<MemoryLimit>>>,
+}
+
+/// An open data set. A rollback replaces it.
+#[derive(Clone)]
+struct DatasetSlot(Arc<RwLock<Arc<Dataset>>>);
+
+impl DatasetSlot {
+    fn new(dataset: Arc<Dataset>) -> DatasetSlot {
+        DatasetSlot(Arc::new(RwLock::new(dataset)))
+    }
+
+    fn get(&self) -> Arc<Dataset> {
+        // A thread that panicked while it held the lock left a valid value.
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Nobody gets it until the guard is dropped.
+    fn take_over(&self) -> RwLockWriteGuard<'_, Arc<Dataset>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The file system of one data set, if it is open.
@@ -101,6 +123,14 @@ impl FsSlots {
     fn of(&self, dataset: &Dataset, snapshot: Option<u64>) -> FsSlot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots.entry((dataset.object_set().id().0, snapshot)).or_default().clone()
+    }
+
+    /// A data set has another object set from now on.
+    fn replace(&self, before: SlotKey, after: SlotKey) {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.remove(&before) {
+            slots.insert(after, slot);
+        }
     }
 }
 
@@ -211,7 +241,7 @@ impl OpenPool {
                     dataset_path: String::new(),
                     snapshot: None,
                     fs: slots.of(&dataset, None),
-                    dataset,
+                    dataset: DatasetSlot::new(dataset),
                     slots,
                     mounts: MountTable::default(),
                     memory: Arc::default(),
@@ -269,6 +299,7 @@ impl OpenPool {
         }
         if let Some(row) = self.mounts.list().into_iter().find(|row| row.path == path) {
             let MountedAt { path, snapshot, dataset, fs, .. } = row;
+            let dataset = DatasetSlot::new(dataset);
             return Ok(OpenPool { dataset_path: path, snapshot, dataset, fs, ..self.clone() });
         }
         let (snapshot, dataset) = match path.split_once('@') {
@@ -279,6 +310,7 @@ impl OpenPool {
             None => (None, self.datasets.open_dataset(path)?),
         };
         let fs = self.slots.of(&dataset, snapshot);
+        let dataset = DatasetSlot::new(dataset);
         Ok(OpenPool { dataset_path: path.to_owned(), snapshot, dataset, fs, ..self.clone() })
     }
 
@@ -310,7 +342,7 @@ impl OpenPool {
     /// that of this view nor mounted.
     pub fn fs_of_set(&self, set: u64) -> Option<(String, Arc<Fs>)> {
         let has = |dataset: &Dataset| dataset.object_set().id().0 == set;
-        if has(&self.dataset) && !self.is_snapshot() {
+        if has(&self.dataset()) && !self.is_snapshot() {
             return Some((self.dataset_path.clone(), self.fs().ok()?));
         }
         let row = self.mounts.list().into_iter().find(|row| row.snapshot.is_none() && has(&row.dataset))?;
@@ -334,7 +366,33 @@ impl OpenPool {
     }
 
     pub fn fs(&self) -> Outcome<Arc<Fs>> {
-        self.fs.open(&self.dataset)
+        self.fs.open(&self.dataset())
+    }
+
+    /// The data set of this view.
+    pub fn dataset(&self) -> Arc<Dataset> {
+        self.dataset.get()
+    }
+
+    /// Returns a data set that is not mounted to the state of a snapshot.
+    pub fn rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
+        if path != self.dataset_path || self.mountpoint().is_some() {
+            return self.datasets.rollback(path, name, newer);
+        }
+        // Questions that other threads answer use it for a moment.
+        let end = Instant::now() + ROLLBACK_PATIENCE;
+        let mut held = loop {
+            let held = self.dataset.take_over();
+            if self.fs.try_close() && Arc::strong_count(&held) == 1 || Instant::now() > end {
+                break held;
+            }
+            drop(held);
+            std::thread::sleep(CLOSE_POLL_PERIOD);
+        };
+        let before = held.object_set().id().0;
+        self.datasets.rollback_held(path, name, newer, &mut held)?;
+        self.slots.replace((before, None), (held.object_set().id().0, None));
+        Ok(())
     }
 
     /// The root data set. Only it stores the error log of the pool. If two data sets stored the log, neither would know the

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, is_root, kill};
+use support::{TestDir, can_mount, is_root, kill, noise};
 
 /// A pool whose data set `home` is mounted beside the root.
 fn mounted(name: &str) -> Option<TestDir> {
@@ -277,4 +277,50 @@ fn scripts_for_zfs_find_what_they_ask_for() {
     assert!(run("zpool", "list -o name,size,cap,health,free").contains("ONLINE"));
     run("zfs", "destroy tank/home@autosnap_2026-01-01_00:00:00_daily");
     assert_eq!(run("zfs", "list -H -t snapshot -o name"), "tank/home@autosnap_2026-01-02_00:00:00_daily\n");
+}
+
+/// Every command, and every server, has the root data set open.
+#[test]
+fn the_root_data_set_is_rolled_back() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TestDir::new("rollback-root");
+    fs::create_dir(dir.path("home")).unwrap();
+    dir.run("pool create tank tank.img --size 256M", 0);
+    let change = |content: &str| {
+        dir.run("mount tank mnt", 0);
+        fs::write(dir.path("mnt/file"), content).unwrap();
+        dir.refused("fs rollback tank@monday", &["unmount it first"]);
+        dir.run("umount mnt", 0);
+    };
+    dir.run("mount tank mnt", 0);
+    fs::write(dir.path("mnt/file"), "monday").unwrap();
+    dir.run("snapshot tank@monday", 0);
+    dir.run("umount mnt", 0);
+    change("tuesday");
+    dir.run("fs rollback tank@monday", 0);
+    dir.run("mount tank mnt", 0);
+    assert_eq!(read(&dir, "mnt/file"), "monday");
+    dir.run("umount mnt", 0);
+    // In a server that has it open.
+    dir.run("fs create tank/home", 0);
+    dir.run("mount tank/home home", 0);
+    for content in ["wednesday", "thursday"] {
+        change(content);
+        assert!(dir.out("fs list tank").contains("tank"));
+        dir.run("fs rollback tank@monday", 0);
+        dir.run("fs set recordsize=16K tank", 0);
+        assert!(dir.out("fs get recordsize tank").contains("16K"));
+        dir.run("mount tank mnt", 0);
+        assert_eq!(read(&dir, "mnt/file"), "monday");
+        fs::write(dir.path("mnt/new"), noise(100_000)).unwrap();
+        dir.run("umount mnt", 0);
+        dir.run("mount tank mnt", 0);
+        assert!(fs::read(dir.path("mnt/new")).unwrap() == noise(100_000));
+        dir.run("umount mnt", 0);
+    }
+    dir.run("umount home", 0);
+    let report = dir.out("check tank");
+    assert!(report.contains("nothing found"), "{report}");
 }

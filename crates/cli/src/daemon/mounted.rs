@@ -74,7 +74,7 @@ impl MountSpec {
         }
         for setting in &self.properties {
             validate_setting(setting, view.pool.max_block())?;
-            view.dataset.set_temporary(&setting.name, &setting.value)?;
+            view.dataset().set_temporary(&setting.name, &setting.value)?;
         }
         self.options.read_only |= view.is_snapshot();
         Ok(())
@@ -163,8 +163,8 @@ impl MountedSet {
     /// Updates the directory of snapshots to the property `snapdir` and the path of the data set.
     fn follow_dataset(&self) {
         if let Some(ShownSnapshots { source, .. }) = self.snapshots.get() {
-            source.set_path(&self.view.dataset.branch().path());
-            let wanted = visibility(self.view.dataset.snapdir());
+            source.set_path(&self.view.dataset().branch().path());
+            let wanted = visibility(self.view.dataset().snapdir());
             if source.visibility() != wanted {
                 source.set_visibility(wanted);
                 self.drop_cached(&[ROOT_ID], "the root directory as it was");
@@ -219,7 +219,7 @@ impl MountedSet {
             snapshot: self.view.snapshot,
             dir: self.dir.clone(),
             dev: self.dev.clone(),
-            dataset: Arc::clone(&self.view.dataset),
+            dataset: self.view.dataset(),
             fs: self.view.fs.clone(),
         }
     }
@@ -278,7 +278,7 @@ impl MountedSet {
 /// Makes the first mount of this process.
 pub fn mount_here(view: OpenPool, fs: Arc<Fs>, spec: MountSpec) -> Outcome<NewMount> {
     let ledger = new_ledger(&view, &fs)?;
-    let options = spec.options.clone().with_dataset_options(&view.dataset);
+    let options = spec.options.clone().with_dataset_options(&view.dataset());
     let session = Session::mount(&spec.dir, &options)?;
     let dev = list_mounts()?.into_iter().rfind(|row| row.dir == spec.dir).map(|row| row.dev);
     let when = (dev.unwrap_or_default(), clock::seconds());
@@ -349,7 +349,7 @@ impl NewMount {
         let Some(holder) = FdStore::of_this_process() else { return Ok(negotiated) };
         let facts = MountFacts {
             dataset: mount.view.dataset_path.clone(),
-            objset: mount.view.dataset.object_set().id().0,
+            objset: mount.view.dataset().object_set().id().0,
             snapshot: mount.view.snapshot,
             dir: mount.dir.clone(),
             negotiated,
@@ -402,7 +402,7 @@ fn dispatch(
         return Ok(dispatch);
     }
     let source = DatasetSnapshots::new(Arc::clone(&mount.view.datasets), &mount.view.dataset_path);
-    source.set_visibility(visibility(mount.view.dataset.snapdir()));
+    source.set_visibility(visibility(mount.view.dataset().snapdir()));
     let dir = SnapshotDir::new(Arc::clone(&source) as Arc<dyn Snapshots>, tags)?;
     // A mount has one dispatch.
     let _ = mount.snapshots.set(ShownSnapshots { source, dir: Arc::clone(&dir) });
@@ -468,7 +468,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         count_owners(mount, &fs, &mut counted);
         fs.log_losses();
         // The root data set stores the error log of the pool.
-        let outcome = shared.open_pool.dataset.record_new_errors().map_err(|error| error.to_string());
+        let outcome = shared.open_pool.dataset().record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
         {

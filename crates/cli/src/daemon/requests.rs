@@ -176,7 +176,7 @@ fn serve_added(
     }
     let fs = view.fs()?;
     let ledger = new_ledger(&view, &fs)?;
-    let options = spec.options.clone().with_dataset_options(&view.dataset);
+    let options = spec.options.clone().with_dataset_options(&view.dataset());
     let number = {
         let mut lifecycle = shared.lifecycle();
         lifecycle.next_number += 1;

@@ -140,7 +140,7 @@ fn parse_spec(open_pool: &OpenPool, facts: &MountFacts, words: Vec<String>) -> O
 fn view_of(open_pool: &OpenPool, facts: &MountFacts) -> Outcome<OpenPool> {
     // Older servers stored neither guids nor, before that, object sets.
     let is_it = |view: &OpenPool| {
-        (facts.objset == 0 || view.dataset.object_set().id().0 == facts.objset)
+        (facts.objset == 0 || view.dataset().object_set().id().0 == facts.objset)
             && (facts.snapshot.is_none() || view.snapshot == facts.snapshot)
     };
     match open_pool.find(&facts.dataset) {
@@ -170,9 +170,9 @@ fn take_over_one(
     };
     let view = view_of(open_pool, facts)?;
     spec.apply_to(&view)?;
-    apply_negotiated(&view.dataset, &facts.negotiated)?;
+    apply_negotiated(&view.dataset(), &facts.negotiated)?;
     let Losses { ledger, lost, list } = losses;
-    let fs = Fs::take_over(Arc::clone(&view.dataset), lost)?;
+    let fs = Fs::take_over(view.dataset(), lost)?;
     if orderly {
         fs.note_clean_handover();
     }

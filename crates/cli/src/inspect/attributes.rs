@@ -102,7 +102,7 @@ pub fn describe(open_pool: &OpenPool, object: &Object) -> Described {
 }
 
 fn lists(open_pool: &OpenPool, object: &Object) -> Result<Lists, String> {
-    let table = load_layouts(&open_pool.dataset)?.ok_or("the data set has no files")?;
+    let table = load_layouts(&open_pool.dataset())?.ok_or("the data set has no files")?;
     let mut lists = Lists::default();
     lists.take(&object.bonus(), &table, "bonus")?;
     let spill = object.spill().map_err(|error| error.to_string())?;

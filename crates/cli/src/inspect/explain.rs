@@ -75,7 +75,7 @@ pub fn explain(
         false => Default::default(),
     };
     let own = fs.write_hint_origin(object).ok().filter(|(hint, _)| *hint != Hint::NotSet);
-    let default = open_pool.dataset.object_set().policy().write_hint;
+    let default = open_pool.dataset().object_set().policy().write_hint;
     let (hint, hint_from) = match own {
         Some((hint, origin)) => (hint, Some(origin.name())),
         None if is_file && default != Hint::NotSet => (default, Some("property")),
@@ -132,7 +132,7 @@ fn percent(part: u64, of: u64) -> u64 {
 
 /// Number of other files with live blocks in the zone. `None`: its directory cannot be read.
 fn other_files(open_pool: &OpenPool, seq: u64, object: u64) -> Option<u64> {
-    let set = open_pool.dataset.object_set().id().0;
+    let set = open_pool.dataset().object_set().id().0;
     let entries = open_pool.pool.zone_directory(ZoneSeq(seq)).ok()?;
     let live = entries.into_iter().filter(|(_, state)| matches!(state, EntryState::Live));
     let owners: BTreeSet<u64> = live

@@ -10,8 +10,8 @@ use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectSet};
 use terrane_wire::ObjectId;
 
-pub fn set(open_pool: &OpenPool, meta: bool) -> &Arc<ObjectSet> {
-    if meta { open_pool.objects.mos() } else { open_pool.dataset.object_set() }
+pub fn set(open_pool: &OpenPool, meta: bool) -> Arc<ObjectSet> {
+    if meta { open_pool.objects.mos().clone() } else { open_pool.dataset().object_set().clone() }
 }
 
 /// An object.

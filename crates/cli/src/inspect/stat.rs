@@ -124,7 +124,8 @@ pub fn stat(open_pool: &OpenPool, object: u64, progress: Progress<'_>) -> Outcom
     let fs = open_pool.fs()?;
     let failed = |errno: Errno| Failure(format!("inode {object}: {errno}"));
     let attr = fs.getattr(object).map_err(failed)?;
-    let set = open_pool.dataset.object_set();
+    let dataset = open_pool.dataset();
+    let set = dataset.object_set();
     let held = set.hold(ObjectId(object))?;
     let dnode = held.dnode();
     let mut walk = Walk::new(set, object, progress);
@@ -193,7 +194,8 @@ pub(super) fn zones_of(
     object: u64,
     progress: Progress<'_>,
 ) -> Outcome<(ObjectZones, Vec<String>)> {
-    let set = open_pool.dataset.object_set();
+    let dataset = open_pool.dataset();
+    let set = dataset.object_set();
     let mut walk = Walk::new(set, object, progress);
     walk.sample_interval = u64::MAX;
     walk.tree(&set.hold(ObjectId(object))?.dnode());

@@ -151,7 +151,7 @@ pub fn zap(open_pool: &OpenPool, meta: bool, object: u64, with_entries: bool) ->
         kind: zap.kind(&store)?.to_string(),
         length: zap.len(&store)?,
         normalization: statistics.norm.to_u64(),
-        statistics: StatisticsRow::of(&statistics, stored(set, object, &held.dnode(), &statistics), &zap),
+        statistics: StatisticsRow::of(&statistics, stored(&set, object, &held.dnode(), &statistics), &zap),
         entries: with_entries.then(|| entries(&held, &zap, &store)).transpose()?,
     })
 }

@@ -26,7 +26,7 @@ pub fn space(text: &mut MetricsText, open_pool: &OpenPool, stats: &Stats) {
     text.gauge("pool_available_bytes", "Bytes still available to users, before compression.", available);
     kept(text, &stats.kept);
     // A set from before they were counted has none.
-    if let Some(account) = open_pool.dataset.object_set().account() {
+    if let Some(account) = open_pool.dataset().object_set().account() {
         text.gauge(
             "dataset_used_bytes",
             "Bytes of the data set's blocks, all copies, after compression.",
@@ -89,7 +89,7 @@ pub fn space(text: &mut MetricsText, open_pool: &OpenPool, stats: &Stats) {
         "Whether the relocation index is packed, because it was near its limit.",
         u64::from(stats.run_index_packed),
     );
-    let shared = open_pool.dataset.object_set().shared().totals();
+    let shared = open_pool.dataset().object_set().shared().totals();
     text.gauge("shared_blocks", "Blocks with several references.", shared.blocks);
     text.gauge("shared_bytes", "Space of these blocks, once each.", shared.block_bytes);
     text.gauge("saved_bytes", "Space that their further references save.", shared.saved_bytes);
@@ -406,7 +406,7 @@ pub fn levels(text: &mut MetricsText, open_pool: &OpenPool) {
         }),
         ("auto_stored_bytes_total", "Bytes of these records after compression.", |share| share.stored_bytes),
     ];
-    let shares = open_pool.dataset.object_set().zstd_levels().shares();
+    let shares = open_pool.dataset().object_set().zstd_levels().shares();
     if shares.is_empty() {
         return;
     }

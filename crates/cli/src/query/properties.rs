@@ -133,7 +133,7 @@ fn limit_row(full: String, dataset: &Dataset, name: QuotaName) -> PropertyRow {
 }
 
 pub(super) fn get(open_pool: &OpenPool, names: &[String]) -> Outcome<Vec<PropertyRow>> {
-    rows_of(open_pool, "", &open_pool.dataset, &root_facts(open_pool)?, names)
+    rows_of(open_pool, "", &open_pool.dataset(), &root_facts(open_pool)?, names)
 }
 
 /// All or nothing: an invalid value is refused before the first is set.
@@ -141,7 +141,7 @@ pub(super) fn set(open_pool: &OpenPool, settings: &[Setting]) -> Outcome {
     for setting in settings {
         validate_setting(setting, open_pool.pool.max_block())?;
     }
-    settings.iter().try_for_each(|setting| set_one(&open_pool.dataset, setting))?;
+    settings.iter().try_for_each(|setting| set_one(&open_pool.dataset(), setting))?;
     Ok(open_pool.pool.commit().map(drop)?)
 }
 
@@ -180,7 +180,7 @@ pub(super) fn inherit(open_pool: &OpenPool, names: &[String]) -> Outcome {
         Key::find(name)?;
     }
     for name in names {
-        reset_one(&open_pool.dataset, name, false)?;
+        reset_one(&open_pool.dataset(), name, false)?;
     }
     Ok(open_pool.pool.commit().map(drop)?)
 }
@@ -191,7 +191,7 @@ pub(super) fn pending_until_remount<'a>(
     names: impl Iterator<Item = &'a String>,
 ) -> Vec<String> {
     names
-        .filter(|name| open_pool.mountpoint().is_some() && open_pool.dataset.is_pending(name))
+        .filter(|name| open_pool.mountpoint().is_some() && open_pool.dataset().is_pending(name))
         .cloned()
         .collect()
 }

@@ -118,7 +118,7 @@ impl SnapshotAction {
                 (datasets.rename_snapshot(path, name, to), format!("{}@{to}", full_name(&pool, path)))
             }
             SnapshotAction::Rollback { path, name, newer } => {
-                (datasets.rollback(path, name, *newer), full_name(&pool, path))
+                (open_pool.rollback(path, name, *newer), full_name(&pool, path))
             }
             SnapshotAction::Clone { path, name, target } => {
                 (datasets.clone_snapshot(path, name, target).map(drop), full_name(&pool, target))

@@ -280,7 +280,7 @@ struct PausedDeviceRow {
 
 pub(super) fn of(open_pool: &OpenPool) -> Status {
     let status = open_pool.pool.status();
-    let usage = open_pool.dataset.object_set().usage();
+    let usage = open_pool.dataset().object_set().usage();
     let uberblock = inspect::newest_uberblock(&open_pool.pool.device_handles());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
     let is_sound = |device: &Arc<dyn Device>| device.problem_text().is_none();
@@ -298,7 +298,7 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
     let suspended = status.suspended.as_ref();
     let suspended = suspended.map(|it| SuspendedRow { reason: it.reason.clone(), since: since(it) });
     let stats = open_pool.pool.stats();
-    let shared = open_pool.dataset.object_set().shared().totals();
+    let shared = open_pool.dataset().object_set().shared().totals();
     let is_served = open_pool.is_served();
     let members = devices::rows(open_pool);
     let devices = open_pool.pool.devices();

@@ -419,6 +419,27 @@ impl Datasets {
     /// Returns a data set to the state of a snapshot. All later changes are lost. The data set must not be open. `newer`: destroys newer
     /// snapshots; without it there must be none.
     pub fn rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
+        self.rollback_of(path, name, newer, None)
+    }
+
+    /// The same for a data set that only `held` has open. `held` is the data set after the rollback from then on.
+    pub fn rollback_held(
+        &self,
+        path: &str,
+        name: &str,
+        newer: bool,
+        held: &mut Arc<Dataset>,
+    ) -> Result<(), DatasetError> {
+        self.rollback_of(path, name, newer, Some(held))
+    }
+
+    fn rollback_of(
+        &self,
+        path: &str,
+        name: &str,
+        newer: bool,
+        held: Option<&mut Arc<Dataset>>,
+    ) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
         // Subtrees in the free queue may hold blocks that belong on dead lists, which the new object set takes over.
         self.drain(path)?;
@@ -426,7 +447,12 @@ impl Datasets {
         let tree = self.tree.lock();
         let mut node = self.node(path)?;
         let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
-        self.check_not_open(path, &node)?;
+        // Others get it only under the lock of the tree.
+        let is_held =
+            |held: &Arc<Dataset>| held.object_set().id().0 == node.set.0 && Arc::strong_count(held) == 1;
+        if !held.as_deref().is_some_and(is_held) {
+            self.check_not_open(path, &node)?;
+        }
         let snapshot = self.snapshot_of(&node, path, name)?;
         self.check_taken(&tx, path, &snapshot)?;
         let mut later = self.snapshots_in(&node)?;
@@ -449,7 +475,7 @@ impl Datasets {
         self.check_retirable()?;
         // The head goes only for a snapshot that can be read.
         self.objects.check_root(snapshot.set, &snapshot.root)?;
-        let new = self.change(|| {
+        self.change(|| {
             self.remove_snapshots(&tx, &mut node, &old, later)?;
             let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
             node.set(&tx, SET, set)?;
@@ -458,9 +484,12 @@ impl Datasets {
             let new = open_set(&self.objects, &node)?;
             self.retire(&tx, &old, old_list, snapshot.created.next())?;
             new.correct_account(&tx, snapshot.referenced);
-            Ok(new)
+            self.branch(path)?.open_head(&new);
+            if let Some(held) = held {
+                *held = self.open_node(path, &node)?;
+            }
+            Ok(())
         })?;
-        self.branch(path)?.open_head(&new);
         // A commit waits for all operations that have joined the txg, and some of them may wait for the tree.
         drop(tree);
         drop(tx);
