@@ -339,6 +339,9 @@ impl BlockPtr {
         if is_clone && level > 0 {
             return Err(Corrupt::new(at, "level of a cloned block", 0, level));
         }
+        if is_clone && phys.addrs[1] != 0 {
+            return Err(Corrupt::new(at, "copies of a cloned block", 1, "more"));
+        }
         Ok(BlockPtr::Normal(Normal {
             addrs: phys.addrs.map(Addr::from_raw),
             checksum: phys.checksum,
@@ -486,7 +489,11 @@ mod tests {
 
     #[test]
     fn only_normal_pointers_of_level_0_can_be_clones() {
-        let clone = BlockPtr::Normal(Normal { level: 0, is_clone: true, logical_birth: Txg(15), ..normal() });
+        let addrs = [normal().addrs[0], Addr::NONE, Addr::NONE];
+        let clone = Normal { addrs, level: 0, is_clone: true, logical_birth: Txg(15), ..normal() };
+        let twice = BlockPtr::Normal(Normal { addrs: normal().addrs, ..clone.clone() });
+        assert!(BlockPtr::parse(&twice.encode(), &"here").is_err(), "metadata is never shared");
+        let clone = BlockPtr::Normal(clone);
         assert_eq!(BlockPtr::parse(&clone.encode(), &"here").unwrap(), clone);
         assert_eq!(clone.encode()[58], 0x20);
         assert!(clone.features().any(|feature| feature == Feature::Shared));
