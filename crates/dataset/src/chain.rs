@@ -7,17 +7,24 @@
 //! over the snapshot's own list. Then an entry stays if it was born no later than the snapshot that is now before the list.
 //! So destruction needs one rule for each list. A scan applies it in pieces, and begins again after a crash.
 //!
+//! The snapshots of a chain with many are read some time after it was opened ([`late`]).
+//!
 //! Invariants:
 //! * A chain changes only in the sync of the txg to which the change belongs. Operations only queue changes.
 //! * An entry is freed and leaves its list in the same txg.
 
+mod late;
+
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
+use crate::error::DatasetError;
 use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
+pub(crate) use late::read_soon;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, GRANULE};
 use terrane_object::{
@@ -32,6 +39,8 @@ use terrane_wire::{Corrupt, ObjectId, Txg};
 const SCAN_BLOCKS: u64 = 64;
 /// Copies after which a txg stops freeing entries of dead lists, for each data set. The block that is being scanned is finished.
 const SCAN_FREES: u64 = 32 << 10;
+/// Most parts that a txg destroys, for each data set. All operations wait meanwhile.
+const DESTROYED_PARTS_MAX: usize = 1024;
 /// Metadata blocks that become dirty when a part is destroyed.
 const DESTROY_BLOCKS: u32 = 6;
 /// A part has at most one block, holes included, for so many bytes of the pool. Entries are appended when their blocks die, and move few
@@ -100,16 +109,30 @@ struct DeadList {
     writes: BTreeMap<(ObjectId, u64), Option<Vec<u8>>>,
 }
 
+/// The snapshots of a chain that are stored and not read yet.
+struct Unread {
+    /// The ZAP of their names.
+    names: ObjectId,
+    /// None of them shows a later txg.
+    until: Txg,
+}
+
 #[derive(Default)]
 struct State {
     /// The txg of the snapshot from which the data set was cloned. Blocks that are not younger belong to that snapshot.
     origin: Txg,
+    /// Empty while they are unread.
     links: Vec<Link>,
+    unread: Option<Unread>,
     head_list: ObjectId,
     /// Lists that were used since the pool was opened, by their first part.
     lists: BTreeMap<ObjectId, DeadList>,
+    /// Of those, lists that may have changed since the last sync.
+    touched: BTreeSet<ObjectId>,
     /// Entries that the syncing txg adds, by list.
     added: BTreeMap<ObjectId, Vec<DeadEntry>>,
+    /// Some of these entries are on the list of the head because the snapshots are unread.
+    is_undecided: bool,
     /// Blocks to subtract from the sums of snapshots, by snapshot. They were in the free queue when the snapshot was taken, and this txg
     /// frees them.
     not_referenced: BTreeMap<ObjectId, Account>,
@@ -131,6 +154,10 @@ pub struct Chain {
     state: Mutex<State>,
     pending: Mutex<Vec<ChainChange>>,
     syncing: Mutex<Vec<ChainChange>>,
+    /// Held while unread snapshots are read. No other lock is held when it is taken, except that of the tree.
+    reading: Mutex<()>,
+    /// Wakes the thread that reads the snapshots.
+    wanted: Mutex<Option<SyncSender<()>>>,
 }
 
 /// The space of the blocks on a chain's lists.
@@ -157,16 +184,19 @@ impl Chain {
         head_list: ObjectId,
         due: BTreeSet<ObjectId>,
     ) -> Arc<Chain> {
-        let newest = links.last().map_or(origin, |link| link.created);
-        let is_busy = AtomicBool::new(!due.is_empty());
-        let state = State { origin, links, head_list, due, ..State::default() };
+        Chain::with(mos, State { origin, links, head_list, due, ..State::default() })
+    }
+
+    fn with(mos: &Arc<ObjectSet>, state: State) -> Arc<Chain> {
         Arc::new(Chain {
             mos: Arc::downgrade(mos),
-            newest: AtomicU64::new(newest.0),
-            is_busy,
+            newest: AtomicU64::new(state.newest().0),
+            is_busy: AtomicBool::new(!state.due.is_empty()),
             state: Mutex::new(state),
             pending: Mutex::default(),
             syncing: Mutex::default(),
+            reading: Mutex::default(),
+            wanted: Mutex::default(),
         })
     }
 
@@ -177,8 +207,9 @@ impl Chain {
         policy.downcast().ok()
     }
 
-    /// Queues a change for the txg of the transaction.
+    /// Queues a change for the txg of the transaction. The snapshots have been [read](Self::read).
     pub(crate) fn change(&self, _tx: &Tx, change: ChainChange) {
+        assert!(!self.is_unread(), "a change of snapshots that were not read");
         let mut pending = self.pending.lock();
         if let ChainChange::Take { info, .. } = &change {
             // From now on operations reserve space for the lists.
@@ -197,20 +228,16 @@ impl Chain {
         Txg(self.newest.load(Ordering::Relaxed))
     }
 
-    /// The snapshots as of the last sync, oldest first.
-    pub fn links(&self) -> Vec<Link> {
-        self.state.lock().links.clone()
-    }
-
     /// Whether the lists are at rest: no change is queued, no list is due for a scan, and no part is being destroyed.
     pub fn is_at_rest(&self) -> bool {
         let is_pending = !self.pending.lock().is_empty();
         let state = self.state.lock();
-        !is_pending && state.due.is_empty() && state.empty.is_empty() && state.destroyed.is_empty()
+        !is_pending && !state.can_scan() && state.empty.is_empty() && state.destroyed.is_empty()
     }
 
     /// The space of the blocks on the lists, as of the last sync.
-    pub fn usage(&self) -> Result<ChainUsage, ObjectError> {
+    pub fn usage(&self) -> Result<ChainUsage, DatasetError> {
+        self.read()?;
         let mut state = self.state.lock();
         let mut usage = ChainUsage { is_counting: !state.due.is_empty(), ..ChainUsage::default() };
         let Some(mos) = self.mos.upgrade() else { return Ok(usage) };
@@ -359,7 +386,8 @@ impl State {
     }
 
     fn index_of(&self, list: ObjectId) -> Option<usize> {
-        (0..=self.links.len()).find(|index| self.list_id(*index) == list)
+        // That of the head is looked for most.
+        (0..=self.links.len()).rev().find(|index| self.list_id(*index) == list)
     }
 
     /// The txg of the snapshot before the list with this index. Blocks that were born later are freed.
@@ -368,6 +396,19 @@ impl State {
             .checked_sub(1)
             .and_then(|before| self.links.get(before))
             .map_or(self.origin, |link| link.created)
+    }
+
+    /// The newest txg of a snapshot or of the origin, or a later one while snapshots are unread.
+    fn newest(&self) -> Txg {
+        match &self.unread {
+            Some(unread) => unread.until,
+            None => self.before(self.links.len()),
+        }
+    }
+
+    /// Whether lists are due for a scan, and the snapshots are known that decide about their entries.
+    fn can_scan(&self) -> bool {
+        self.unread.is_none() && !self.due.is_empty()
     }
 
     /// Of the blocks on the list, only the snapshot before the list refers to those that were born after this txg.
@@ -392,6 +433,7 @@ impl State {
             let parts = load_readable_parts(mos, id)?;
             vacant.insert(DeadList { parts, scan: None, writes: BTreeMap::new() });
         }
+        self.touched.insert(id);
         Ok(self.lists.get_mut(&id))
     }
 
@@ -401,10 +443,11 @@ impl State {
             self.not_referenced.entry(link.snapshot).or_default().add_of_tree(block);
         }
         let birth = block.latest_birth();
-        if birth > self.before(index) {
+        if birth > self.before(index) && self.unread.is_none() {
             return FreeDecision::Free;
         }
         let BlockPtr::Normal(normal) = block else { return FreeDecision::Free };
+        self.is_undecided |= self.unread.is_some();
         let granules = (terrane_format::granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
         let added = self.added.entry(self.list_id(index)).or_default();
         added.extend(normal.copies().map(|addr| DeadEntry { addr, granules, birth }));
@@ -416,39 +459,60 @@ impl State {
         self.head_list = new_list;
     }
 
-    /// Links the list of a destroyed snapshot behind the next list.
-    fn destroy(&mut self, mos: &Arc<ObjectSet>, created: Txg) -> Result<(), ObjectError> {
-        let Some(index) = self.links.iter().position(|link| link.created == created) else { return Ok(()) };
-        let own = self.list_id(index);
-        self.load_list(mos, index)?;
-        self.load_list(mos, index + 1)?;
-        self.links.remove(index);
-        let Some(own_list) = self.lists.remove(&own) else { return Ok(()) };
-        let next = self.list_id(index);
-        let Some(next_list) = self.lists.get_mut(&next) else { return Ok(()) };
-        let (parts, writes) = (own_list.parts, own_list.writes);
-        if let (Some(last), Some(first)) = (next_list.parts.last_mut(), parts.first()) {
-            last.info.next = Some(first.id);
-            last.has_changed = true;
+    /// Links the lists of destroyed snapshots behind the next list that stays.
+    fn destroy(&mut self, mos: &Arc<ObjectSet>, gone: &BTreeSet<Txg>) -> Result<(), ObjectError> {
+        for index in 0..self.links.len() {
+            if self.links.get(index).is_some_and(|link| gone.contains(&link.created)) {
+                self.load_list(mos, index)?;
+                self.load_list(mos, index + 1)?;
+            }
         }
-        next_list.parts.extend(parts);
-        next_list.writes.extend(writes);
-        self.due.remove(&own);
-        for (of_list, _) in
-            self.empty.iter_mut().chain(&mut self.destroyed).filter(|(of_list, _)| *of_list == own)
-        {
-            *of_list = next;
+        let mut heirs: BTreeMap<ObjectId, ObjectId> = BTreeMap::new();
+        // Lists of destroyed snapshots since the last one that stays, and which lists have grown, by their place among those that stay.
+        let (mut lists, mut grown, mut stay) = (Vec::new(), Vec::new(), Vec::new());
+        let links = std::mem::take(&mut self.links);
+        let ends = links.iter().map(|link| (link.dead_list, gone.contains(&link.created)));
+        for (id, is_gone) in ends.chain([(self.head_list, false)]) {
+            if is_gone {
+                lists.push(id);
+                continue;
+            }
+            stay.push(id);
+            if lists.is_empty() {
+                continue;
+            }
+            grown.push(stay.len() - 1);
+            while let Some(own) = lists.pop() {
+                self.due.remove(&own);
+                heirs.insert(own, id);
+                let Some(own_list) = self.lists.remove(&own) else { continue };
+                let Some(next_list) = self.lists.get_mut(&id) else { continue };
+                if let (Some(last), Some(first)) = (next_list.parts.last_mut(), own_list.parts.first()) {
+                    last.info.next = Some(first.id);
+                    last.has_changed = true;
+                }
+                next_list.parts.extend(own_list.parts);
+                next_list.writes.extend(own_list.writes);
+            }
         }
-        // The list behind the next one counts the blocks that only the next snapshot refers to. There are more of them now.
-        for id in [self.list_id(index), self.list_id(index + 1)] {
-            self.recount(mos, id)?;
+        self.links = links.into_iter().filter(|link| !gone.contains(&link.created)).collect();
+        for (of_list, _) in self.empty.iter_mut().chain(&mut self.destroyed) {
+            *of_list = heirs.get(of_list).copied().unwrap_or(*of_list);
+        }
+        // The list behind one that has grown counts the blocks that only the next snapshot refers to. There are more of them now.
+        for index in grown {
+            self.recount(mos, index)?;
+            self.recount(mos, index + 1)?;
         }
         Ok(())
     }
 
     /// Makes a list due for a scan from its beginning.
-    fn recount(&mut self, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(), ObjectError> {
-        let Some(index) = self.index_of(id) else { return Ok(()) };
+    fn recount(&mut self, mos: &Arc<ObjectSet>, index: usize) -> Result<(), ObjectError> {
+        if index > self.links.len() {
+            return Ok(());
+        }
+        let id = self.list_id(index);
         if let Some(list) = self.load_list(mos, index)? {
             list.scan = None;
             if let Some(first) = list.parts.first_mut() {
@@ -473,14 +537,23 @@ impl State {
 
     /// Unlinks the parts that this txg destroys.
     fn unlink_destroyed(&mut self) {
+        let mut gone: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
         for (list, part) in std::mem::take(&mut self.destroyed) {
-            let Some(list) = self.lists.get_mut(&list) else { continue };
-            let Some(at) = list.parts.iter().position(|found| found.id == part) else { continue };
-            let gone = list.parts.remove(at);
-            if let Some(before) = at.checked_sub(1).and_then(|before| list.parts.get_mut(before)) {
-                before.info.next = gone.info.next;
-                before.has_changed = true;
+            gone.entry(list).or_default().insert(part);
+        }
+        for (id, gone) in gone {
+            let Some(list) = self.lists.get_mut(&id) else { continue };
+            self.touched.insert(id);
+            let mut stay: Vec<Part> = Vec::with_capacity(list.parts.len());
+            for part in std::mem::take(&mut list.parts) {
+                if !gone.contains(&part.id) {
+                    stay.push(part);
+                } else if let Some(before) = stay.last_mut() {
+                    before.info.next = part.info.next;
+                    before.has_changed = true;
+                }
             }
+            list.parts = stay;
             list.scan = None;
         }
     }
@@ -496,6 +569,10 @@ impl State {
                 list.add_unique(unique);
             }
         }
+        if std::mem::take(&mut self.is_undecided) {
+            let index = self.links.len();
+            self.recount(mos, index)?;
+        }
         Ok(())
     }
 
@@ -506,6 +583,7 @@ impl State {
         let (mut blocks, mut freed) = (blocks_max.clamp(1, SCAN_BLOCKS), 0);
         while blocks > 0
             && freed < SCAN_FREES
+            && self.can_scan()
             && let Some(id) = self.due.first().copied()
         {
             let Some(index) = self.index_of(id) else {
@@ -534,7 +612,8 @@ impl State {
 
     /// The changes of the MOS that store the lists as they are now.
     fn take_changes(&mut self, changes: &mut Vec<MosChange>) {
-        for list in self.lists.values_mut() {
+        for id in std::mem::take(&mut self.touched) {
+            let Some(list) = self.lists.get_mut(&id) else { continue };
             let mut by_part: BTreeMap<ObjectId, BTreeMap<u64, Option<Vec<u8>>>> = BTreeMap::new();
             for ((part, block), content) in std::mem::take(&mut list.writes) {
                 by_part.entry(part).or_default().insert(block, content);
@@ -739,7 +818,9 @@ impl FreePolicy for Chain {
         *self.syncing.lock() = std::mem::take(&mut *self.pending.lock());
         let mut state = self.state.lock();
         let Some(mos) = self.mos.upgrade().filter(|_| !state.empty.is_empty()) else { return };
-        for (list, part) in std::mem::take(&mut state.empty) {
+        let count = state.empty.len().min(DESTROYED_PARTS_MAX);
+        let empty: Vec<_> = state.empty.drain(..count).collect();
+        for (list, part) in empty {
             last_tx.reserve_more(DESTROY_BLOCKS);
             match mos.hold(part).and_then(|object| mos.destroy(last_tx, &object)) {
                 Ok(()) => state.destroyed.push((list, part)),
@@ -777,17 +858,22 @@ impl FreePolicy for Chain {
             )
             .collect();
         for change in &syncing {
+            let ChainChange::Take { info, new_list } = change else { continue };
+            let referenced = account.unwrap_or_default();
+            let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
+            state.take(&info, *new_list);
+            if !destroyed.contains(&info.created) {
+                let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
+                changes.push(MosChange { id: info.id, update });
+            }
+        }
+        // All at once: one after the other would take time in proportion to the square of their number.
+        if !destroyed.is_empty() {
+            state.destroy(&mos, &destroyed)?;
+        }
+        for change in &syncing {
             match change {
-                ChainChange::Take { info, new_list } => {
-                    let referenced = account.unwrap_or_default();
-                    let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
-                    state.take(&info, *new_list);
-                    if !destroyed.contains(&info.created) {
-                        let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
-                        changes.push(MosChange { id: info.id, update });
-                    }
-                }
-                ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
+                ChainChange::Take { .. } | ChainChange::Destroy(_) => {}
                 ChainChange::Replace { origin, links, recount } => {
                     state.take_changes(&mut changes);
                     state.origin = *origin;
@@ -798,7 +884,9 @@ impl FreePolicy for Chain {
                     state.lists.retain(|list, _| kept.contains(list));
                     state.due.retain(|list| kept.contains(list));
                     state.empty.retain(|(list, _)| kept.contains(list));
-                    state.recount(&mos, *recount)?;
+                    if let Some(index) = state.index_of(*recount) {
+                        state.recount(&mos, index)?;
+                    }
                 }
                 ChainChange::Detach { origin } => {
                     state.take_changes(&mut changes);
@@ -827,12 +915,15 @@ impl FreePolicy for Chain {
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }
         }
-        let has_more = !state.due.is_empty() || !state.empty.is_empty();
+        if state.unread.is_some() && !state.due.is_empty() {
+            self.wake_reader();
+        }
+        let has_more = state.can_scan() || !state.empty.is_empty();
         self.is_busy.store(has_more, Ordering::Relaxed);
         if has_more {
             mos.pool().want_another_txg();
         }
-        let newest = state.links.last().map_or(state.origin, |link| link.created);
+        let newest = state.newest();
         let pending = self.pending.lock();
         let taken = pending.iter().filter_map(|change| {
             if let ChainChange::Take { info, .. } = change { Some(info.created) } else { None }
