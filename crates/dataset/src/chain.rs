@@ -24,7 +24,6 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, GRANULE};
 use terrane_object::{
@@ -156,8 +155,6 @@ pub struct Chain {
     syncing: Mutex<Vec<ChainChange>>,
     /// Held while unread snapshots are read. No other lock is held when it is taken, except that of the tree.
     reading: Mutex<()>,
-    /// Wakes the thread that reads the snapshots.
-    wanted: Mutex<Option<SyncSender<()>>>,
 }
 
 /// The space of the blocks on a chain's lists.
@@ -196,7 +193,6 @@ impl Chain {
             pending: Mutex::default(),
             syncing: Mutex::default(),
             reading: Mutex::default(),
-            wanted: Mutex::default(),
         })
     }
 
@@ -914,9 +910,6 @@ impl FreePolicy for Chain {
                 let bytes = encode_referenced(&referenced);
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }
-        }
-        if state.unread.is_some() && !state.due.is_empty() {
-            self.wake_reader();
         }
         let has_more = state.can_scan() || !state.empty.is_empty();
         self.is_busy.store(has_more, Ordering::Relaxed);

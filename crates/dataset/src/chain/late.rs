@@ -15,14 +15,13 @@ use crate::error::DatasetError;
 use crate::free_policy::{due_lists, snapshots_in};
 use crate::mos_zap::zap;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use terrane_object::ObjectSet;
 use terrane_pool::Pool;
 use terrane_wire::{ObjectId, Txg};
 
-/// How long after an import the snapshots are read, unless they are wanted before. The first operations should not wait for that.
+/// How long after an import the snapshots are read. The first operations should not share a processor with that.
 const READ_DELAY: Duration = Duration::from_secs(2);
 
 impl Chain {
@@ -70,13 +69,6 @@ impl Chain {
         }
         Ok(())
     }
-
-    pub(super) fn wake_reader(&self) {
-        if let Some(wanted) = &*self.wanted.lock() {
-            // It is full if the thread has been woken already.
-            let _ = wanted.try_send(());
-        }
-    }
 }
 
 /// Starts a thread that reads the snapshots of these chains soon. If there is none, operations that need them read them. So it is in an
@@ -85,26 +77,18 @@ pub(crate) fn read_soon(pool: &Pool, chains: &[Arc<Chain>]) {
     if chains.is_empty() || pool.env().workers() == 0 {
         return;
     }
-    let (sender, receiver) = sync_channel(1);
-    let of_chain = |chain: &Arc<Chain>| {
-        *chain.wanted.lock() = Some(SyncSender::clone(&sender));
-        Arc::downgrade(chain)
-    };
-    let chains: Vec<Weak<Chain>> = chains.iter().map(of_chain).collect();
-    let thread = std::thread::Builder::new().name("terrane-snaps".to_owned());
-    if let Err(error) = thread.spawn(move || read_when_wanted(&chains, &receiver)) {
-        log::warn!("snapshots are read when they are needed, as no thread started: {error}");
-    }
-}
-
-fn read_when_wanted(chains: &[Weak<Chain>], wanted: &Receiver<()>) {
+    let env = Arc::clone(pool.env());
     // The pool may be closed before.
-    if wanted.recv_timeout(READ_DELAY) == Err(RecvTimeoutError::Disconnected) {
-        return;
-    }
-    for chain in chains.iter().filter_map(Weak::upgrade) {
-        if let Err(error) = chain.read() {
-            log::warn!("snapshots not read, so blocks that files give up stay allocated: {error}");
+    let chains: Vec<Weak<Chain>> = chains.iter().map(Arc::downgrade).collect();
+    let read = move || {
+        env.sleep(READ_DELAY);
+        for chain in chains.iter().filter_map(Weak::upgrade) {
+            if let Err(error) = chain.read() {
+                log::warn!("snapshots not read, so blocks that files give up stay allocated: {error}");
+            }
         }
+    };
+    if let Err(error) = std::thread::Builder::new().name("terrane-snaps".to_owned()).spawn(read) {
+        log::warn!("snapshots are read when they are needed, as no thread started: {error}");
     }
 }
