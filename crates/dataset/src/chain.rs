@@ -14,6 +14,7 @@
 //! * An entry is freed and leaves its list in the same txg.
 
 mod late;
+mod parts;
 
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
 use crate::error::DatasetError;
@@ -21,18 +22,18 @@ use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
 pub(crate) use late::read_soon;
 use parking_lot::Mutex;
+pub(crate) use parts::{each_entry, hold_part, kept_bytes, list_parts, new_part, report};
+use parts::{load_readable_parts, next_stored_block, read_entries};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, GRANULE};
 use terrane_object::{
-    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, Object, ObjectError, ObjectKind, ObjectSet,
-    ObjectSpec,
+    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, ObjectError, ObjectKind, ObjectSet,
 };
 use terrane_pool::{Tx, TxgSync};
 use terrane_store::PoolError;
-use terrane_wire::{Corrupt, ObjectId, Txg};
+use terrane_wire::{ObjectId, Txg};
 
 /// Most blocks of dead lists that a txg scans, for each data set.
 const SCAN_BLOCKS: u64 = 64;
@@ -42,11 +43,6 @@ const SCAN_FREES: u64 = 32 << 10;
 const DESTROYED_PARTS_MAX: usize = 1024;
 /// Metadata blocks that become dirty when a part is destroyed.
 const DESTROY_BLOCKS: u32 = 6;
-/// A part has at most one block, holes included, for so many bytes of the pool. Entries are appended when their blocks die, and move few
-/// times, so no part gets near that. A larger count is damage.
-const POOL_BYTES_PER_BLOCK: u64 = 32;
-/// Blocks that syncs may add to a part while it is read.
-const ADDED_BLOCKS_MAX: u64 = 1024;
 
 /// A snapshot in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,121 +254,6 @@ impl Chain {
 /// The sum of stored numbers, which may be damaged.
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
-}
-
-fn read_entries(part: &Object, block: u64) -> Result<Vec<DeadEntry>, ObjectError> {
-    let raw = part.read_block(block)?;
-    if raw.iter().all(|byte| *byte == 0) {
-        return Ok(Vec::new());
-    }
-    let at = format!("dead list, object {} of the meta object set, block {block}", part.id());
-    Ok(parse_block(&raw, &at).map_err(PoolError::from)?)
-}
-
-/// The first stored block of a part at or after `from`. Holes are skipped: scans leave them, and the block count may be damaged.
-fn next_stored_block(part: &Object, from: u64) -> Result<Option<u64>, ObjectError> {
-    let block_bytes = u64::from(LIST_BLOCK_BYTES);
-    let found = part.next_data(from.saturating_mul(block_bytes))?;
-    Ok(found.map(|offset| offset / block_bytes))
-}
-
-/// Calls `each` with every entry in a part. A sync may change the part meanwhile.
-pub(crate) fn each_entry(
-    mos: &Arc<ObjectSet>,
-    id: ObjectId,
-    each: &mut dyn FnMut(&DeadEntry),
-) -> Result<(), ObjectError> {
-    let (object, info) = hold_part(mos, id)?;
-    // Each stored block has an entry. Pointers of a damaged tree may repeat, and so lead to more blocks than there are.
-    let blocks_max = info.entries.saturating_add(ADDED_BLOCKS_MAX);
-    let (mut blocks, mut from) = (0, 0);
-    while let Some(block) = next_stored_block(&object, from)? {
-        if blocks > blocks_max {
-            let at = format!("dead list, object {id} of the meta object set");
-            let (what, expected) = ("blocks", format_args!("at most {blocks_max}"));
-            return Err(PoolError::from(Corrupt::new(at, what, expected, "more")).into());
-        }
-        read_entries(&object, block)?.iter().for_each(&mut *each);
-        (blocks, from) = (blocks + 1, block + 1);
-    }
-    Ok(())
-}
-
-/// The spec of a new, empty part.
-pub(crate) fn new_part() -> ObjectSpec {
-    let (block_size, bonus) = (LIST_BLOCK_BYTES, PartInfo::default().encode());
-    ObjectSpec { kind: ObjectKind::DeadList, block_size, dnode_slots: 1, bonus, spill: None }
-}
-
-/// Bytes of the list that begins with this part, up to the first damaged part.
-pub(crate) fn kept_bytes(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<u64, ObjectError> {
-    Ok(sum(load_readable_parts(mos, first)?.iter().map(|part| part.info.used_bytes)))
-}
-
-/// A part of a dead list.
-pub(crate) fn hold_part(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<Object>, PartInfo), ObjectError> {
-    let object = mos.hold(id)?;
-    let corrupt = |what: &'static str, expected: &dyn Display, found: &dyn Display| {
-        let at = format!("dead list, object {id} of the meta object set");
-        ObjectError::from(PoolError::from(Corrupt::new(at, what, expected, found)))
-    };
-    let (kind, block_bytes, blocks) = (object.kind(), object.block_size(), object.block_count());
-    if kind != ObjectKind::DeadList {
-        return Err(corrupt("kind", &"DeadList", &format_args!("{kind:?}")));
-    }
-    if block_bytes != LIST_BLOCK_BYTES {
-        return Err(corrupt("block size", &LIST_BLOCK_BYTES, &block_bytes));
-    }
-    let (device_bytes, _) = mos.pool().label().device_bytes();
-    let blocks_max = device_bytes / POOL_BYTES_PER_BLOCK;
-    if blocks > blocks_max {
-        return Err(corrupt("block count", &format_args!("at most {blocks_max}"), &blocks));
-    }
-    let info = PartInfo::parse(&object.bonus(), id).map_err(PoolError::from)?;
-    Ok((object, info))
-}
-
-/// The parts of the list that begins with this one. The error, if there is one, is that of the part behind them.
-fn find_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> (Vec<Part>, Option<ObjectError>) {
-    let (mut parts, mut seen, mut next) = (Vec::new(), BTreeSet::new(), Some(first));
-    while let Some(id) = next {
-        if !seen.insert(id) {
-            let at = format!("dead list {first}, part {}", parts.len());
-            let corrupt = Corrupt::new(at, "object", "in the list once", format_args!("{id} again"));
-            return (parts, Some(PoolError::from(corrupt).into()));
-        }
-        let (object, info) = match hold_part(mos, id) {
-            Ok(found) => found,
-            Err(error) => return (parts, Some(error)),
-        };
-        next = info.next;
-        parts.push(Part { id, info, blocks: object.block_count(), has_changed: false });
-    }
-    (parts, None)
-}
-
-/// The parts of the list that begins with this one. If a part is damaged or missing, that is reported, and the list ends there. Then
-/// the space of the entries behind it stays allocated. An error here would stop the pool at each import.
-fn load_readable_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<Part>, ObjectError> {
-    let (parts, error) = find_parts(mos, first);
-    if let Some(error) = error {
-        report(mos, error)?;
-    }
-    Ok(parts)
-}
-
-/// All parts of the list that begins with this one. 0: there is none.
-pub(crate) fn list_parts(
-    mos: &Arc<ObjectSet>,
-    first: ObjectId,
-) -> Result<Vec<(ObjectId, PartInfo)>, ObjectError> {
-    if first == ObjectId(0) {
-        return Ok(Vec::new());
-    }
-    match find_parts(mos, first) {
-        (_, Some(error)) => Err(error),
-        (parts, None) => Ok(parts.into_iter().map(|part| (part.id, part.info)).collect()),
-    }
 }
 
 impl State {
@@ -770,20 +651,6 @@ impl DeadList {
         }
         Ok(Some(freed.len() as u64))
     }
-}
-
-/// Reports damage: the space of unreadable entries is lost. Returns any other error, which stops the pool.
-pub(crate) fn report(mos: &Arc<ObjectSet>, error: ObjectError) -> Result<(), ObjectError> {
-    let corrupt = match error {
-        ObjectError::Pool(PoolError::Corrupt(corrupt)) => corrupt,
-        ObjectError::NotFound(id) => {
-            let at = format!("dead list, object {id} of the meta object set");
-            Corrupt::new(at, "part", "an object", "none")
-        }
-        other => return Err(other),
-    };
-    mos.pool().report_damage(corrupt);
-    Ok(())
 }
 
 impl FreePolicy for Chain {
