@@ -16,6 +16,8 @@ import time
 
 FILE_BYTES = 256 << 20
 RECORD = 16 << 10
+# Mounts whose median is shown.
+REMOUNTS = 5
 # Records that are overwritten, and made durable together, between two snapshots.
 BETWEEN = 16
 ROWS = {
@@ -30,8 +32,10 @@ ROWS = {
     "overwrite_ratio": "ratio",
     "commit_held": "write and fsync with all snapshots, ms",
     "list": "list of all snapshots, ms",
-    "remount": "mount anew, ms",
+    "take_held": "snapshot with all others held, ms",
+    "remount": "mount anew, write 4 KiB and fsync, ms",
     "remount_held": "the same with all snapshots, ms",
+    "remount_ratio": "ratio",
     "destroy": "destroying all until their space is free, ms",
     "longest": "longest write and fsync meanwhile, ms",
     "diff": "changes since a snapshot, ms",
@@ -205,6 +209,10 @@ def measure(peer, mount, files, snapshots, copied):
         os.close(writer.file)
         subprocess.run(["bash", "-c", os.environ["COLD"]], check=True, stdout=subprocess.DEVNULL)
         writer.file = os.open(os.path.join(kind.data, "big"), os.O_RDWR)
+        writer.small()
+
+    def remounts():
+        return statistics.median(timed(remount) for _ in range(REMOUNTS))
 
     found["command"] = statistics.median(timed(kind.nothing) for _ in range(11))
     found["commit"] = statistics.median(timed(writer.small) for _ in range(31))
@@ -222,7 +230,7 @@ def measure(peer, mount, files, snapshots, copied):
         found["diff"] = statistics.median(timed(kind.diff, "first30") for _ in range(5))
     kind.destroy([f"first{number:02}" for number in range(31)])
     until_free(mount)
-    found["remount"] = timed(remount)
+    found["remount"] = remounts()
     # In turn, so that a machine that is busy for a while does harm to both.
     without, held = [], []
     quarter = snapshots // 4
@@ -233,7 +241,9 @@ def measure(peer, mount, files, snapshots, copied):
     found["overwrite_ratio"] = found["overwrite_held"] / found["overwrite"]
     found["commit_held"] = statistics.median(timed(writer.small) for _ in range(31))
     found["list"] = statistics.median(timed(kind.list) for _ in range(3))
-    found["remount_held"] = timed(remount)
+    found["take_held"] = statistics.median(timed(kind.take, f"s{quarter * 4 + step:06}") for step in range(11))
+    found["remount_held"] = remounts()
+    found["remount_ratio"] = found["remount_held"] / found["remount"]
 
     longest, ends = [0], threading.Event()
 
@@ -244,7 +254,7 @@ def measure(peer, mount, files, snapshots, copied):
     thread = threading.Thread(target=write)
     thread.start()
     start = time.perf_counter()
-    kind.destroy([f"s{number:06}" for number in range(quarter * 4)])
+    kind.destroy([f"s{number:06}" for number in range(quarter * 4 + 11)])
     ended = time.perf_counter()
     ends.set()
     thread.join()

@@ -121,6 +121,25 @@ fn a_day_with_snapshots() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
+/// A snapshot shows what the kernel had not written back, and all of that is committed once.
+#[test]
+fn a_snapshot_takes_one_commit() {
+    let Some(dir) = mounted("one_commit") else { return };
+    let txg = || dir.json("pool status -j tank")["pools"][0]["txg"].as_u64().unwrap();
+    fs::write(dir.path("home/file"), "before").unwrap();
+    dir.run("sync tank", 0);
+    // The kernel commits by itself every few seconds. So the fewest of some attempts count.
+    let mut fewest = u64::MAX;
+    for turn in 0..5 {
+        let before = txg();
+        fs::write(dir.path("home/file"), format!("turn {turn}")).unwrap();
+        dir.run(&format!("snapshot tank/home@turn{turn}"), 0);
+        fewest = fewest.min(txg() - before);
+        assert_eq!(read(&dir, &format!("home/.terrane/snapshot/turn{turn}/file")), format!("turn {turn}"));
+    }
+    assert_eq!(fewest, 1);
+}
+
 #[test]
 fn snapshots_outlive_their_server() {
     let Some(dir) = mounted("outlive") else { return };

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_object::{Join, ObjectError, ObjectSet, SpaceBound, Usage};
 use terrane_pool::{Pool, Tx};
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
@@ -46,8 +47,10 @@ impl OwnUsage {
 enum OwnSource {
     /// The object set, which holds this branch.
     Open(Weak<ObjectSet>),
-    /// The space as stored when the branch was made. It cannot change before the data set is opened.
+    /// The space as stored. It cannot change before the data set is opened.
     Closed(OwnUsage),
+    /// The same. It is computed when it is first needed, because that takes time in proportion to the number of snapshots.
+    Stored(Arc<dyn Fn() -> OwnUsage + Send + Sync>),
 }
 
 /// One data set of the tree.
@@ -258,17 +261,25 @@ impl Branch {
         self.shared_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Sets the space that it uses while it is not open.
-    pub(crate) fn set_closed(&self, usage: OwnUsage) {
-        *self.own.lock() = OwnSource::Closed(usage);
+    /// Sets how to find the space that it uses while it is not open.
+    pub(crate) fn set_closed(&self, usage: impl Fn() -> OwnUsage + Send + Sync + 'static) {
+        *self.own.lock() = OwnSource::Stored(Arc::new(usage));
     }
 
     /// Its object set, or the space that it uses while that is not open.
     fn own_source(&self) -> Result<Option<Arc<ObjectSet>>, OwnUsage> {
-        match &*self.own.lock() {
-            OwnSource::Open(set) => Ok(set.upgrade()),
-            OwnSource::Closed(usage) => Err(*usage),
+        let stored = match &*self.own.lock() {
+            OwnSource::Open(set) => return Ok(set.upgrade()),
+            OwnSource::Closed(usage) => return Err(*usage),
+            OwnSource::Stored(stored) => Arc::clone(stored),
+        };
+        let usage = stored();
+        let mut own = self.own.lock();
+        // It may have been opened, or changed, meanwhile.
+        if matches!(&*own, OwnSource::Stored(now) if Arc::ptr_eq(now, &stored)) {
+            *own = OwnSource::Closed(usage);
         }
+        Err(usage)
     }
 
     /// Bytes that its head refers to, as of the last commit.
@@ -348,6 +359,10 @@ impl Branch {
     /// Bytes by which a snapshot raises the charge of the data set, because its head shares everything from then on, and bytes by which
     /// the charge can grow.
     pub(crate) fn charge_of_snapshot(self: &Arc<Self>, pool: (u64, u64)) -> (u64, u64) {
+        // A charge sums up all dead lists.
+        if self.limits.ref_reservation() == 0 {
+            return (0, 0);
+        }
         let charge = self.charge(None);
         let growth = self.limits.ref_reservation().saturating_sub(charge.head_slack);
         (growth.saturating_sub(charge.tree_slack), self.room(&charge, pool))
@@ -469,16 +484,7 @@ impl BranchBound {
             || self.branch.chain().any(|branch| branch.limits.quota().is_some())
     }
 
-    fn is_freeing(&self, bound: &Bound) -> bool {
-        self.branch
-            .chain()
-            .find(|branch| branch.id() == bound.node())
-            .is_some_and(|branch| branch.is_freeing())
-    }
-}
-
-impl SpaceBound for BranchBound {
-    fn admit(&self, cost: &Cost, join: Join<'_>) -> Result<Tx, ObjectError> {
+    fn admit_now(&self, cost: &Cost, join: Join<'_>) -> Result<Tx, ObjectError> {
         if !self.is_limited() {
             return join();
         }
@@ -491,6 +497,30 @@ impl SpaceBound for BranchBound {
         self.branch.promises.admit(&self.pool, cost, &bounds, &|bound| self.is_freeing(bound), join)
     }
 
+    /// Whether blocks wait to be freed until the snapshots are read. Reads them, so that the next txgs free the blocks.
+    fn decides_late(&self) -> bool {
+        let set = self.branch.own_source().ok().flatten();
+        let chain = set.and_then(|set| Chain::of(&set)).filter(|chain| chain.is_unread());
+        chain.is_some_and(|chain| chain.read().is_ok())
+    }
+
+    fn is_freeing(&self, bound: &Bound) -> bool {
+        self.branch
+            .chain()
+            .find(|branch| branch.id() == bound.node())
+            .is_some_and(|branch| branch.is_freeing())
+    }
+}
+
+impl SpaceBound for BranchBound {
+    fn admit(&self, cost: &Cost, join: Join<'_>) -> Result<Tx, ObjectError> {
+        match self.admit_now(cost, join) {
+            Err(ObjectError::Pool(PoolError::NoSpace { .. })) if self.decides_late() => {
+                self.admit_now(cost, join)
+            }
+            admitted => admitted,
+        }
+    }
     fn bound(&self, usage: Usage) -> Usage {
         if !self.is_limited() {
             return usage;

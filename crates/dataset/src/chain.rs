@@ -7,38 +7,42 @@
 //! over the snapshot's own list. Then an entry stays if it was born no later than the snapshot that is now before the list.
 //! So destruction needs one rule for each list. A scan applies it in pieces, and begins again after a crash.
 //!
+//! The snapshots of a chain with many are read some time after it was opened ([`late`]).
+//!
 //! Invariants:
 //! * A chain changes only in the sync of the txg to which the change belongs. Operations only queue changes.
 //! * An entry is freed and leaves its list in the same txg.
 
+mod late;
+mod parts;
+
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
+use crate::error::DatasetError;
 use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
+pub(crate) use late::read_soon;
 use parking_lot::Mutex;
+pub(crate) use parts::{each_entry, hold_part, kept_bytes, list_parts, new_part, report};
+use parts::{load_readable_parts, next_stored_block, read_entries};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, GRANULE};
 use terrane_object::{
-    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, Object, ObjectError, ObjectKind, ObjectSet,
-    ObjectSpec,
+    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, ObjectError, ObjectKind, ObjectSet,
 };
 use terrane_pool::{Tx, TxgSync};
 use terrane_store::PoolError;
-use terrane_wire::{Corrupt, ObjectId, Txg};
+use terrane_wire::{ObjectId, Txg};
 
 /// Most blocks of dead lists that a txg scans, for each data set.
 const SCAN_BLOCKS: u64 = 64;
 /// Copies after which a txg stops freeing entries of dead lists, for each data set. The block that is being scanned is finished.
 const SCAN_FREES: u64 = 32 << 10;
+/// Most parts that a txg destroys, for each data set. All operations wait meanwhile.
+const DESTROYED_PARTS_MAX: usize = 1024;
 /// Metadata blocks that become dirty when a part is destroyed.
 const DESTROY_BLOCKS: u32 = 6;
-/// A part has at most one block, holes included, for so many bytes of the pool. Entries are appended when their blocks die, and move few
-/// times, so no part gets near that. A larger count is damage.
-const POOL_BYTES_PER_BLOCK: u64 = 32;
-/// Blocks that syncs may add to a part while it is read.
-const ADDED_BLOCKS_MAX: u64 = 1024;
 
 /// A snapshot in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +104,30 @@ struct DeadList {
     writes: BTreeMap<(ObjectId, u64), Option<Vec<u8>>>,
 }
 
+/// The snapshots of a chain that are stored and not read yet.
+struct Unread {
+    /// The ZAP of their names.
+    names: ObjectId,
+    /// None of them shows a later txg.
+    until: Txg,
+}
+
 #[derive(Default)]
 struct State {
     /// The txg of the snapshot from which the data set was cloned. Blocks that are not younger belong to that snapshot.
     origin: Txg,
+    /// Empty while they are unread.
     links: Vec<Link>,
+    unread: Option<Unread>,
     head_list: ObjectId,
     /// Lists that were used since the pool was opened, by their first part.
     lists: BTreeMap<ObjectId, DeadList>,
+    /// Of those, lists that may have changed since the last sync.
+    touched: BTreeSet<ObjectId>,
     /// Entries that the syncing txg adds, by list.
     added: BTreeMap<ObjectId, Vec<DeadEntry>>,
+    /// Some of these entries are on the list of the head because the snapshots are unread.
+    is_undecided: bool,
     /// Blocks to subtract from the sums of snapshots, by snapshot. They were in the free queue when the snapshot was taken, and this txg
     /// frees them.
     not_referenced: BTreeMap<ObjectId, Account>,
@@ -131,6 +149,8 @@ pub struct Chain {
     state: Mutex<State>,
     pending: Mutex<Vec<ChainChange>>,
     syncing: Mutex<Vec<ChainChange>>,
+    /// Held while unread snapshots are read. No other lock is held when it is taken, except that of the tree.
+    reading: Mutex<()>,
 }
 
 /// The space of the blocks on a chain's lists.
@@ -157,16 +177,18 @@ impl Chain {
         head_list: ObjectId,
         due: BTreeSet<ObjectId>,
     ) -> Arc<Chain> {
-        let newest = links.last().map_or(origin, |link| link.created);
-        let is_busy = AtomicBool::new(!due.is_empty());
-        let state = State { origin, links, head_list, due, ..State::default() };
+        Chain::with(mos, State { origin, links, head_list, due, ..State::default() })
+    }
+
+    fn with(mos: &Arc<ObjectSet>, state: State) -> Arc<Chain> {
         Arc::new(Chain {
             mos: Arc::downgrade(mos),
-            newest: AtomicU64::new(newest.0),
-            is_busy,
+            newest: AtomicU64::new(state.newest().0),
+            is_busy: AtomicBool::new(!state.due.is_empty()),
             state: Mutex::new(state),
             pending: Mutex::default(),
             syncing: Mutex::default(),
+            reading: Mutex::default(),
         })
     }
 
@@ -177,8 +199,9 @@ impl Chain {
         policy.downcast().ok()
     }
 
-    /// Queues a change for the txg of the transaction.
+    /// Queues a change for the txg of the transaction. The snapshots have been [read](Self::read).
     pub(crate) fn change(&self, _tx: &Tx, change: ChainChange) {
+        assert!(!self.is_unread(), "a change of snapshots that were not read");
         let mut pending = self.pending.lock();
         if let ChainChange::Take { info, .. } = &change {
             // From now on operations reserve space for the lists.
@@ -197,20 +220,16 @@ impl Chain {
         Txg(self.newest.load(Ordering::Relaxed))
     }
 
-    /// The snapshots as of the last sync, oldest first.
-    pub fn links(&self) -> Vec<Link> {
-        self.state.lock().links.clone()
-    }
-
     /// Whether the lists are at rest: no change is queued, no list is due for a scan, and no part is being destroyed.
     pub fn is_at_rest(&self) -> bool {
         let is_pending = !self.pending.lock().is_empty();
         let state = self.state.lock();
-        !is_pending && state.due.is_empty() && state.empty.is_empty() && state.destroyed.is_empty()
+        !is_pending && !state.can_scan() && state.empty.is_empty() && state.destroyed.is_empty()
     }
 
     /// The space of the blocks on the lists, as of the last sync.
-    pub fn usage(&self) -> Result<ChainUsage, ObjectError> {
+    pub fn usage(&self) -> Result<ChainUsage, DatasetError> {
+        self.read()?;
         let mut state = self.state.lock();
         let mut usage = ChainUsage { is_counting: !state.due.is_empty(), ..ChainUsage::default() };
         let Some(mos) = self.mos.upgrade() else { return Ok(usage) };
@@ -237,121 +256,6 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-fn read_entries(part: &Object, block: u64) -> Result<Vec<DeadEntry>, ObjectError> {
-    let raw = part.read_block(block)?;
-    if raw.iter().all(|byte| *byte == 0) {
-        return Ok(Vec::new());
-    }
-    let at = format!("dead list, object {} of the meta object set, block {block}", part.id());
-    Ok(parse_block(&raw, &at).map_err(PoolError::from)?)
-}
-
-/// The first stored block of a part at or after `from`. Holes are skipped: scans leave them, and the block count may be damaged.
-fn next_stored_block(part: &Object, from: u64) -> Result<Option<u64>, ObjectError> {
-    let block_bytes = u64::from(LIST_BLOCK_BYTES);
-    let found = part.next_data(from.saturating_mul(block_bytes))?;
-    Ok(found.map(|offset| offset / block_bytes))
-}
-
-/// Calls `each` with every entry in a part. A sync may change the part meanwhile.
-pub(crate) fn each_entry(
-    mos: &Arc<ObjectSet>,
-    id: ObjectId,
-    each: &mut dyn FnMut(&DeadEntry),
-) -> Result<(), ObjectError> {
-    let (object, info) = hold_part(mos, id)?;
-    // Each stored block has an entry. Pointers of a damaged tree may repeat, and so lead to more blocks than there are.
-    let blocks_max = info.entries.saturating_add(ADDED_BLOCKS_MAX);
-    let (mut blocks, mut from) = (0, 0);
-    while let Some(block) = next_stored_block(&object, from)? {
-        if blocks > blocks_max {
-            let at = format!("dead list, object {id} of the meta object set");
-            let (what, expected) = ("blocks", format_args!("at most {blocks_max}"));
-            return Err(PoolError::from(Corrupt::new(at, what, expected, "more")).into());
-        }
-        read_entries(&object, block)?.iter().for_each(&mut *each);
-        (blocks, from) = (blocks + 1, block + 1);
-    }
-    Ok(())
-}
-
-/// The spec of a new, empty part.
-pub(crate) fn new_part() -> ObjectSpec {
-    let (block_size, bonus) = (LIST_BLOCK_BYTES, PartInfo::default().encode());
-    ObjectSpec { kind: ObjectKind::DeadList, block_size, dnode_slots: 1, bonus, spill: None }
-}
-
-/// Bytes of the list that begins with this part, up to the first damaged part.
-pub(crate) fn kept_bytes(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<u64, ObjectError> {
-    Ok(sum(load_readable_parts(mos, first)?.iter().map(|part| part.info.used_bytes)))
-}
-
-/// A part of a dead list.
-pub(crate) fn hold_part(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<Object>, PartInfo), ObjectError> {
-    let object = mos.hold(id)?;
-    let corrupt = |what: &'static str, expected: &dyn Display, found: &dyn Display| {
-        let at = format!("dead list, object {id} of the meta object set");
-        ObjectError::from(PoolError::from(Corrupt::new(at, what, expected, found)))
-    };
-    let (kind, block_bytes, blocks) = (object.kind(), object.block_size(), object.block_count());
-    if kind != ObjectKind::DeadList {
-        return Err(corrupt("kind", &"DeadList", &format_args!("{kind:?}")));
-    }
-    if block_bytes != LIST_BLOCK_BYTES {
-        return Err(corrupt("block size", &LIST_BLOCK_BYTES, &block_bytes));
-    }
-    let (device_bytes, _) = mos.pool().label().device_bytes();
-    let blocks_max = device_bytes / POOL_BYTES_PER_BLOCK;
-    if blocks > blocks_max {
-        return Err(corrupt("block count", &format_args!("at most {blocks_max}"), &blocks));
-    }
-    let info = PartInfo::parse(&object.bonus(), id).map_err(PoolError::from)?;
-    Ok((object, info))
-}
-
-/// The parts of the list that begins with this one. The error, if there is one, is that of the part behind them.
-fn find_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> (Vec<Part>, Option<ObjectError>) {
-    let (mut parts, mut seen, mut next) = (Vec::new(), BTreeSet::new(), Some(first));
-    while let Some(id) = next {
-        if !seen.insert(id) {
-            let at = format!("dead list {first}, part {}", parts.len());
-            let corrupt = Corrupt::new(at, "object", "in the list once", format_args!("{id} again"));
-            return (parts, Some(PoolError::from(corrupt).into()));
-        }
-        let (object, info) = match hold_part(mos, id) {
-            Ok(found) => found,
-            Err(error) => return (parts, Some(error)),
-        };
-        next = info.next;
-        parts.push(Part { id, info, blocks: object.block_count(), has_changed: false });
-    }
-    (parts, None)
-}
-
-/// The parts of the list that begins with this one. If a part is damaged or missing, that is reported, and the list ends there. Then
-/// the space of the entries behind it stays allocated. An error here would stop the pool at each import.
-fn load_readable_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<Part>, ObjectError> {
-    let (parts, error) = find_parts(mos, first);
-    if let Some(error) = error {
-        report(mos, error)?;
-    }
-    Ok(parts)
-}
-
-/// All parts of the list that begins with this one. 0: there is none.
-pub(crate) fn list_parts(
-    mos: &Arc<ObjectSet>,
-    first: ObjectId,
-) -> Result<Vec<(ObjectId, PartInfo)>, ObjectError> {
-    if first == ObjectId(0) {
-        return Ok(Vec::new());
-    }
-    match find_parts(mos, first) {
-        (_, Some(error)) => Err(error),
-        (parts, None) => Ok(parts.into_iter().map(|part| (part.id, part.info)).collect()),
-    }
-}
-
 impl State {
     /// The first part of the list of the snapshot with this index, or of the head.
     fn list_id(&self, index: usize) -> ObjectId {
@@ -359,7 +263,8 @@ impl State {
     }
 
     fn index_of(&self, list: ObjectId) -> Option<usize> {
-        (0..=self.links.len()).find(|index| self.list_id(*index) == list)
+        // That of the head is looked for most.
+        (0..=self.links.len()).rev().find(|index| self.list_id(*index) == list)
     }
 
     /// The txg of the snapshot before the list with this index. Blocks that were born later are freed.
@@ -368,6 +273,19 @@ impl State {
             .checked_sub(1)
             .and_then(|before| self.links.get(before))
             .map_or(self.origin, |link| link.created)
+    }
+
+    /// The newest txg of a snapshot or of the origin, or a later one while snapshots are unread.
+    fn newest(&self) -> Txg {
+        match &self.unread {
+            Some(unread) => unread.until,
+            None => self.before(self.links.len()),
+        }
+    }
+
+    /// Whether lists are due for a scan, and the snapshots are known that decide about their entries.
+    fn can_scan(&self) -> bool {
+        self.unread.is_none() && !self.due.is_empty()
     }
 
     /// Of the blocks on the list, only the snapshot before the list refers to those that were born after this txg.
@@ -392,6 +310,7 @@ impl State {
             let parts = load_readable_parts(mos, id)?;
             vacant.insert(DeadList { parts, scan: None, writes: BTreeMap::new() });
         }
+        self.touched.insert(id);
         Ok(self.lists.get_mut(&id))
     }
 
@@ -401,10 +320,11 @@ impl State {
             self.not_referenced.entry(link.snapshot).or_default().add_of_tree(block);
         }
         let birth = block.latest_birth();
-        if birth > self.before(index) {
+        if birth > self.before(index) && self.unread.is_none() {
             return FreeDecision::Free;
         }
         let BlockPtr::Normal(normal) = block else { return FreeDecision::Free };
+        self.is_undecided |= self.unread.is_some();
         let granules = (terrane_format::granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
         let added = self.added.entry(self.list_id(index)).or_default();
         added.extend(normal.copies().map(|addr| DeadEntry { addr, granules, birth }));
@@ -416,39 +336,60 @@ impl State {
         self.head_list = new_list;
     }
 
-    /// Links the list of a destroyed snapshot behind the next list.
-    fn destroy(&mut self, mos: &Arc<ObjectSet>, created: Txg) -> Result<(), ObjectError> {
-        let Some(index) = self.links.iter().position(|link| link.created == created) else { return Ok(()) };
-        let own = self.list_id(index);
-        self.load_list(mos, index)?;
-        self.load_list(mos, index + 1)?;
-        self.links.remove(index);
-        let Some(own_list) = self.lists.remove(&own) else { return Ok(()) };
-        let next = self.list_id(index);
-        let Some(next_list) = self.lists.get_mut(&next) else { return Ok(()) };
-        let (parts, writes) = (own_list.parts, own_list.writes);
-        if let (Some(last), Some(first)) = (next_list.parts.last_mut(), parts.first()) {
-            last.info.next = Some(first.id);
-            last.has_changed = true;
+    /// Links the lists of destroyed snapshots behind the next list that stays.
+    fn destroy(&mut self, mos: &Arc<ObjectSet>, gone: &BTreeSet<Txg>) -> Result<(), ObjectError> {
+        for index in 0..self.links.len() {
+            if self.links.get(index).is_some_and(|link| gone.contains(&link.created)) {
+                self.load_list(mos, index)?;
+                self.load_list(mos, index + 1)?;
+            }
         }
-        next_list.parts.extend(parts);
-        next_list.writes.extend(writes);
-        self.due.remove(&own);
-        for (of_list, _) in
-            self.empty.iter_mut().chain(&mut self.destroyed).filter(|(of_list, _)| *of_list == own)
-        {
-            *of_list = next;
+        let mut heirs: BTreeMap<ObjectId, ObjectId> = BTreeMap::new();
+        // Lists of destroyed snapshots since the last one that stays, and which lists have grown, by their place among those that stay.
+        let (mut lists, mut grown, mut stay) = (Vec::new(), Vec::new(), Vec::new());
+        let links = std::mem::take(&mut self.links);
+        let ends = links.iter().map(|link| (link.dead_list, gone.contains(&link.created)));
+        for (id, is_gone) in ends.chain([(self.head_list, false)]) {
+            if is_gone {
+                lists.push(id);
+                continue;
+            }
+            stay.push(id);
+            if lists.is_empty() {
+                continue;
+            }
+            grown.push(stay.len() - 1);
+            while let Some(own) = lists.pop() {
+                self.due.remove(&own);
+                heirs.insert(own, id);
+                let Some(own_list) = self.lists.remove(&own) else { continue };
+                let Some(next_list) = self.lists.get_mut(&id) else { continue };
+                if let (Some(last), Some(first)) = (next_list.parts.last_mut(), own_list.parts.first()) {
+                    last.info.next = Some(first.id);
+                    last.has_changed = true;
+                }
+                next_list.parts.extend(own_list.parts);
+                next_list.writes.extend(own_list.writes);
+            }
         }
-        // The list behind the next one counts the blocks that only the next snapshot refers to. There are more of them now.
-        for id in [self.list_id(index), self.list_id(index + 1)] {
-            self.recount(mos, id)?;
+        self.links = links.into_iter().filter(|link| !gone.contains(&link.created)).collect();
+        for (of_list, _) in self.empty.iter_mut().chain(&mut self.destroyed) {
+            *of_list = heirs.get(of_list).copied().unwrap_or(*of_list);
+        }
+        // The list behind one that has grown counts the blocks that only the next snapshot refers to. There are more of them now.
+        for index in grown {
+            self.recount(mos, index)?;
+            self.recount(mos, index + 1)?;
         }
         Ok(())
     }
 
     /// Makes a list due for a scan from its beginning.
-    fn recount(&mut self, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(), ObjectError> {
-        let Some(index) = self.index_of(id) else { return Ok(()) };
+    fn recount(&mut self, mos: &Arc<ObjectSet>, index: usize) -> Result<(), ObjectError> {
+        if index > self.links.len() {
+            return Ok(());
+        }
+        let id = self.list_id(index);
         if let Some(list) = self.load_list(mos, index)? {
             list.scan = None;
             if let Some(first) = list.parts.first_mut() {
@@ -473,14 +414,23 @@ impl State {
 
     /// Unlinks the parts that this txg destroys.
     fn unlink_destroyed(&mut self) {
+        let mut gone: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
         for (list, part) in std::mem::take(&mut self.destroyed) {
-            let Some(list) = self.lists.get_mut(&list) else { continue };
-            let Some(at) = list.parts.iter().position(|found| found.id == part) else { continue };
-            let gone = list.parts.remove(at);
-            if let Some(before) = at.checked_sub(1).and_then(|before| list.parts.get_mut(before)) {
-                before.info.next = gone.info.next;
-                before.has_changed = true;
+            gone.entry(list).or_default().insert(part);
+        }
+        for (id, gone) in gone {
+            let Some(list) = self.lists.get_mut(&id) else { continue };
+            self.touched.insert(id);
+            let mut stay: Vec<Part> = Vec::with_capacity(list.parts.len());
+            for part in std::mem::take(&mut list.parts) {
+                if !gone.contains(&part.id) {
+                    stay.push(part);
+                } else if let Some(before) = stay.last_mut() {
+                    before.info.next = part.info.next;
+                    before.has_changed = true;
+                }
             }
+            list.parts = stay;
             list.scan = None;
         }
     }
@@ -496,6 +446,10 @@ impl State {
                 list.add_unique(unique);
             }
         }
+        if std::mem::take(&mut self.is_undecided) {
+            let index = self.links.len();
+            self.recount(mos, index)?;
+        }
         Ok(())
     }
 
@@ -506,6 +460,7 @@ impl State {
         let (mut blocks, mut freed) = (blocks_max.clamp(1, SCAN_BLOCKS), 0);
         while blocks > 0
             && freed < SCAN_FREES
+            && self.can_scan()
             && mos.shared().takes_more_frees(txg_sync)
             && let Some(id) = self.due.first().copied()
         {
@@ -535,7 +490,8 @@ impl State {
 
     /// The changes of the MOS that store the lists as they are now.
     fn take_changes(&mut self, changes: &mut Vec<MosChange>) {
-        for list in self.lists.values_mut() {
+        for id in std::mem::take(&mut self.touched) {
+            let Some(list) = self.lists.get_mut(&id) else { continue };
             let mut by_part: BTreeMap<ObjectId, BTreeMap<u64, Option<Vec<u8>>>> = BTreeMap::new();
             for ((part, block), content) in std::mem::take(&mut list.writes) {
                 by_part.entry(part).or_default().insert(block, content);
@@ -698,20 +654,6 @@ impl DeadList {
     }
 }
 
-/// Reports damage: the space of unreadable entries is lost. Returns any other error, which stops the pool.
-pub(crate) fn report(mos: &Arc<ObjectSet>, error: ObjectError) -> Result<(), ObjectError> {
-    let corrupt = match error {
-        ObjectError::Pool(PoolError::Corrupt(corrupt)) => corrupt,
-        ObjectError::NotFound(id) => {
-            let at = format!("dead list, object {id} of the meta object set");
-            Corrupt::new(at, "part", "an object", "none")
-        }
-        other => return Err(other),
-    };
-    mos.pool().report_damage(corrupt);
-    Ok(())
-}
-
 impl FreePolicy for Chain {
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision {
         if block.latest_birth() > self.newest() {
@@ -740,7 +682,9 @@ impl FreePolicy for Chain {
         *self.syncing.lock() = std::mem::take(&mut *self.pending.lock());
         let mut state = self.state.lock();
         let Some(mos) = self.mos.upgrade().filter(|_| !state.empty.is_empty()) else { return };
-        for (list, part) in std::mem::take(&mut state.empty) {
+        let count = state.empty.len().min(DESTROYED_PARTS_MAX);
+        let empty: Vec<_> = state.empty.drain(..count).collect();
+        for (list, part) in empty {
             last_tx.reserve_more(DESTROY_BLOCKS);
             match mos.hold(part).and_then(|object| mos.destroy(last_tx, &object)) {
                 Ok(()) => state.destroyed.push((list, part)),
@@ -778,17 +722,22 @@ impl FreePolicy for Chain {
             )
             .collect();
         for change in &syncing {
+            let ChainChange::Take { info, new_list } = change else { continue };
+            let referenced = account.unwrap_or_default();
+            let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
+            state.take(&info, *new_list);
+            if !destroyed.contains(&info.created) {
+                let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
+                changes.push(MosChange { id: info.id, update });
+            }
+        }
+        // All at once: one after the other would take time in proportion to the square of their number.
+        if !destroyed.is_empty() {
+            state.destroy(&mos, &destroyed)?;
+        }
+        for change in &syncing {
             match change {
-                ChainChange::Take { info, new_list } => {
-                    let referenced = account.unwrap_or_default();
-                    let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
-                    state.take(&info, *new_list);
-                    if !destroyed.contains(&info.created) {
-                        let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
-                        changes.push(MosChange { id: info.id, update });
-                    }
-                }
-                ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
+                ChainChange::Take { .. } | ChainChange::Destroy(_) => {}
                 ChainChange::Replace { origin, links, recount } => {
                     state.take_changes(&mut changes);
                     state.origin = *origin;
@@ -799,7 +748,9 @@ impl FreePolicy for Chain {
                     state.lists.retain(|list, _| kept.contains(list));
                     state.due.retain(|list| kept.contains(list));
                     state.empty.retain(|(list, _)| kept.contains(list));
-                    state.recount(&mos, *recount)?;
+                    if let Some(index) = state.index_of(*recount) {
+                        state.recount(&mos, index)?;
+                    }
                 }
                 ChainChange::Detach { origin } => {
                     state.take_changes(&mut changes);
@@ -828,12 +779,12 @@ impl FreePolicy for Chain {
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }
         }
-        let has_more = !state.due.is_empty() || !state.empty.is_empty();
+        let has_more = state.can_scan() || !state.empty.is_empty();
         self.is_busy.store(has_more, Ordering::Relaxed);
         if has_more {
             mos.pool().want_another_txg();
         }
-        let newest = state.links.last().map_or(state.origin, |link| link.created);
+        let newest = state.newest();
         let pending = self.pending.lock();
         let taken = pending.iter().filter_map(|change| {
             if let ChainChange::Take { info, .. } = change { Some(info.created) } else { None }

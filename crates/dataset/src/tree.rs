@@ -21,11 +21,11 @@ pub use space::SpaceUsage;
 pub use usage::DatasetUsage;
 
 use crate::branch::{Branch, space_of_pool};
-use crate::chain::{Chain, ChainChange};
+use crate::chain::{Chain, ChainChange, read_soon};
 use crate::dataset::{Dataset, NewProps};
 use crate::directory::RETIRED;
 use crate::error::DatasetError;
-use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
+use crate::free_policy::{due_lists, many_snapshots, open_set, read_snapshot, snapshots_of};
 use crate::mos_zap::{change_directory, find_in_directory, zap};
 use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, object_in};
 use crate::owners::CountOwners;
@@ -123,7 +123,7 @@ impl Datasets {
             clones: Mutex::default(),
         });
         if !objects.pool().is_read_only() {
-            datasets.continue_freeing();
+            read_soon(objects.pool(), &datasets.continue_freeing());
             let of_hook = Arc::downgrade(&datasets);
             objects.mos().on_txg_end(move |last_tx| {
                 let Some(datasets) = of_hook.upgrade() else { return false };
@@ -134,14 +134,18 @@ impl Datasets {
         Ok(datasets)
     }
 
-    /// Opens what has blocks to be freed. Damage of one data set delays only what that one has to free, until a later import.
-    fn continue_freeing(&self) {
+    /// Opens what has blocks to be freed. Damage of one data set delays only what that one has to free, until a later import. Returns
+    /// chains whose snapshots are unread.
+    fn continue_freeing(&self) -> Vec<Arc<Chain>> {
         let objects = &self.objects;
-        let mut named = BTreeSet::new();
+        let (mut named, mut unread) = (BTreeSet::new(), Vec::new());
         for (path, node) in readable_nodes(objects.mos()) {
             named.insert(node.set);
-            if let Err(error) = self.open_if_due(&path, &node) {
-                log::warn!("data set /{path}: what is to be freed waits: {error}");
+            match self.open_if_due(&path, &node) {
+                Ok(set) => {
+                    unread.extend(set.and_then(|set| Chain::of(&set)).filter(|chain| chain.is_unread()))
+                }
+                Err(error) => log::warn!("data set /{path}: what is to be freed waits: {error}"),
             }
         }
         let retired = retired_sets(objects).unwrap_or_else(|error| {
@@ -159,6 +163,7 @@ impl Datasets {
                 Err(error) => log::warn!("object set {set}: what is to be freed waits: {error}"),
             }
         }
+        unread
     }
 
     /// The object sets of the pool.
@@ -192,18 +197,29 @@ impl Datasets {
         Ok(set)
     }
 
-    /// Opens the object set of a data set if blocks of it wait to be freed, so that following txgs continue.
-    fn open_if_due(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+    /// The same for an operation that changes snapshots: those that the data set has are known.
+    fn open_head_to_change(&self, path: &str, node: &Node) -> Result<Arc<ObjectSet>, DatasetError> {
+        let set = self.open_head(path, node)?;
+        Chain::of(&set).map_or(Ok(()), |chain| chain.read())?;
+        Ok(set)
+    }
+
+    /// Opens the object set of a data set if blocks of it wait to be freed, so that following txgs continue. A set with many snapshots is
+    /// opened as well: which of their lists are due is found when they are read.
+    fn open_if_due(&self, path: &str, node: &Node) -> Result<Option<Arc<ObjectSet>>, DatasetError> {
         let mos = self.objects.mos();
+        if many_snapshots(&self.objects, node)?.is_some() {
+            return self.open_head(path, node).map(Some);
+        }
         let snapshots = snapshots_of(mos, node)?;
         let lists = snapshots.iter().map(|(_, info)| info.dead_list).chain(node.get(DEAD_LIST)?);
         let is_due = !due_lists(mos, lists)?.is_empty();
         let queue =
             self.objects.identity(node.set)?.map(|identity| mos.hold(identity.free_queue)).transpose()?;
         if is_due || queue.is_some_and(|queue| queue.block_count() > 0) {
-            self.open_head(path, node)?;
+            return self.open_head(path, node).map(Some);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// To be called before data sets are created, destroyed or renamed, or change their origin.
@@ -429,7 +445,7 @@ impl Datasets {
             Some(origin) => read_snapshot(mos, origin)?.created.next(),
             None => Txg(0),
         };
-        let set = open_set(&self.objects, &node)?;
+        let set = self.open_head_to_change(path, &node)?;
         let mut above = self.node(parent)?;
         let dead_list = node.get(DEAD_LIST)?;
         let origin_node = node.get(ORIGIN_NODE)?;

@@ -142,6 +142,11 @@ impl ObjectSets {
         self.open_as(id, free_policy, false)
     }
 
+    /// An object set that is open.
+    pub fn find_open(&self, id: ObjectId) -> Option<Arc<ObjectSet>> {
+        self.sets.lock().get(&id).cloned()
+    }
+
     /// Opens a set that was retired before the pool was opened. Following txgs continue to free it.
     pub fn open_retired(
         &self,
@@ -157,8 +162,8 @@ impl ObjectSets {
         free_policy: Arc<dyn FreePolicy>,
         is_retired: bool,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        if let Some(set) = self.sets.lock().get(&id) {
-            return Ok(set.clone());
+        if let Some(set) = self.find_open(id) {
+            return Ok(set);
         }
         let object = self.mos.hold(id)?;
         if object.kind() != ObjectKind::Objset {
@@ -166,8 +171,8 @@ impl ObjectSets {
         }
         self.identify_older(id)?;
         let _opening = self.opening.lock();
-        if let Some(set) = self.sets.lock().get(&id) {
-            return Ok(set.clone());
+        if let Some(set) = self.find_open(id) {
+            return Ok(set);
         }
         let (root, identity) = parse_entry(&object.bonus(), id)?;
         let queue = identity.map(|identity| self.queue_of(id, identity)).transpose()?;
@@ -207,8 +212,7 @@ impl ObjectSets {
 
     /// The sums of a set, as of the last sync. The set need not be open. `None`: the set is not counted, or is empty.
     pub fn account(&self, id: ObjectId) -> Result<Option<Account>, ObjectError> {
-        let open = self.sets.lock().get(&id).cloned();
-        if let Some(set) = open {
+        if let Some(set) = self.find_open(id) {
             return Ok(set.account());
         }
         let (root, _) = parse_entry(&self.mos.hold(id)?.bonus(), id)?;

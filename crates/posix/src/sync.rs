@@ -28,10 +28,14 @@ impl Fs {
         Ok(())
     }
 
-    /// Makes all earlier changes durable. `EIO`, once: a commit lost changes of some file to damage. `fsync` of
-    /// that file reports it each time.
+    /// Makes all earlier changes durable. `EIO`: as in [`report_losses`](Self::report_losses).
     pub fn sync(&self) -> Result<(), Errno> {
         self.set.commit()?;
+        self.report_losses()
+    }
+
+    /// `EIO`, once: a commit lost changes of some file to damage. `fsync` of that file reports it each time.
+    pub fn report_losses(&self) -> Result<(), Errno> {
         let lost = self.set.lost_changes();
         match self.losses_reported.swap(lost, Ordering::AcqRel) == lost {
             true => Ok(()),

@@ -519,35 +519,49 @@ impl Sync {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let (target, _) = target::find_mountable(&registry, &self.pool)?;
-        let found = mounted_daemon(&registry, &target.name)?;
-        if let Some(MountedDaemon { daemon, .. }) = &found
-            && match_pool(&daemon.greeting, &target) == PoolMatch::Copy
-        {
-            return Err(refuse_copy(&daemon.greeting, &target));
-        }
-        let is_it = |daemon: &Daemon| match_pool(&daemon.greeting, &target) == PoolMatch::Same;
-        let Some(MountedDaemon { daemon, mounts }) = found.filter(|found| is_it(&found.daemon)) else {
+        let Some(found) = write_back_pool(&registry, &target)? else {
             // No process has the pool open, so everything is committed.
             return target::read_label(&target.path).map(drop);
         };
-        // First what only the kernel holds (pages written through mmap); it does not forward syncfs to a FUSE
-        // server.
-        let devs = daemon.greeting.all_mounts().into_iter().map(|mount| mount.dev);
-        let written_back: Outcome<Vec<bool>> = devs.map(|dev| write_back(&dev, &mounts)).collect();
-        let pool = daemon.greeting.pool.clone();
         // Also if that failed: the rest is committed.
-        daemon.ask(&control::Command::Sync, &mut |_, _, _| {})?;
-        if written_back?.into_iter().all(|is_reached| is_reached) {
-            return Ok(());
-        }
-        let remedy = "have programs sync their memory mappings themselves, or run this where it is mounted";
-        Err(Failure::refused(
-            format_args!("pool {pool}"),
-            "a mount that is visible in this mount namespace",
-            "none: committed without dirty pages of the kernel",
-            remedy,
-        ))
+        found.daemon.ask(&control::Command::Sync, &mut |_, _, _| {})?;
+        found.outcome
     }
+}
+
+/// The server of a pool, after the kernel has written back.
+pub struct WrittenBack {
+    pub daemon: Daemon,
+    /// Whether the kernel has written back all dirty pages of the mounts.
+    pub outcome: Outcome,
+}
+
+/// Has the kernel write back what only it holds: pages written through mmap. It does not forward syncfs to a FUSE server. `None`: no
+/// process has the pool open.
+pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<WrittenBack>> {
+    let found = mounted_daemon(registry, &target.name)?;
+    if let Some(MountedDaemon { daemon, .. }) = &found
+        && match_pool(&daemon.greeting, target) == PoolMatch::Copy
+    {
+        return Err(refuse_copy(&daemon.greeting, target));
+    }
+    let is_it = |daemon: &Daemon| match_pool(&daemon.greeting, target) == PoolMatch::Same;
+    let Some(MountedDaemon { daemon, mounts }) = found.filter(|found| is_it(&found.daemon)) else {
+        return Ok(None);
+    };
+    let devs = daemon.greeting.all_mounts().into_iter().map(|mount| mount.dev);
+    let written_back: Outcome<Vec<bool>> = devs.map(|dev| write_back(&dev, &mounts)).collect();
+    let outcome = match written_back {
+        Ok(reached) if reached.iter().all(|is_reached| *is_reached) => Ok(()),
+        Ok(_) => Err(Failure::refused(
+            format_args!("pool {}", daemon.greeting.pool),
+            "a mount that is visible in this mount namespace",
+            "none: dirty pages of the kernel not written back",
+            "have programs sync their memory mappings themselves, or run this where it is mounted",
+        )),
+        Err(failure) => Err(failure),
+    };
+    Ok(Some(WrittenBack { daemon, outcome }))
 }
 
 /// Has the kernel write back its dirty pages of the mount. False: no mount of it can be reached from here.

@@ -175,6 +175,12 @@ fn take(open_pool: &OpenPool, snapshots: &[(String, String)], recursive: bool) -
     let words: Vec<(&str, &str)> = wanted.iter().map(|(path, name)| (path.as_str(), name.as_str())).collect();
     let taken = datasets.snapshot(&words).map_err(|error| named(open_pool, error))?;
     let pool = open_pool.pool.name();
+    // Each reports the losses of its own data set.
+    let reported = open_pool.file_systems().into_iter().map(|fs| fs.report_losses());
+    if reported.fold(Ok(()), Result::and).is_err() {
+        let at = format!("pool {pool}: snapshots taken, but damage made a commit drop changes of files");
+        return Err(Failure(format!("{at}; see `terrane pool status -v {pool}`")));
+    }
     let row = |((path, _), taken): (&(String, String), Snapshot)| TakenRow {
         name: format!("{}@{}", full_name(&pool, path), taken.name),
         guid: taken.info.guid,
@@ -183,9 +189,14 @@ fn take(open_pool: &OpenPool, snapshots: &[(String, String)], recursive: bool) -
     Ok(wanted.iter().zip(taken).map(row).collect())
 }
 
+/// The position of each snapshot, by its name.
+fn positions(known: &[Snapshot]) -> BTreeMap<&str, usize> {
+    known.iter().enumerate().map(|(at, snapshot)| (snapshot.name.as_str(), at)).collect()
+}
+
 /// The positions of the snapshots that a word means. A word is a name, or a range whose ends may be missing.
-fn expand(known: &[Snapshot], word: &str) -> Result<Range<usize>, String> {
-    let position = |name: &str| known.iter().position(|snapshot| snapshot.name == name);
+fn expand(known: &BTreeMap<&str, usize>, word: &str) -> Result<Range<usize>, String> {
+    let position = |name: &str| known.get(name).copied();
     let Some((first, last)) = word.split_once('%') else {
         let at = position(word).ok_or_else(|| word.to_owned())?;
         return Ok(at..at + 1);
@@ -214,13 +225,14 @@ fn choose(
         }
     }
     let mut chosen: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    let by_name: Vec<_> = known.iter().map(|(path, snapshots)| (path, positions(snapshots))).collect();
     for word in words {
         let (mut is_known, mut missing) = (false, None);
-        for (path, snapshots) in &known {
-            match expand(snapshots, word) {
+        for (path, positions) in &by_name {
+            match expand(positions, word) {
                 Ok(range) if !range.is_empty() => {
                     is_known = true;
-                    chosen.entry(path.clone()).or_default().extend(range);
+                    chosen.entry(path.to_string()).or_default().extend(range);
                 }
                 Ok(_) => {}
                 Err(name) => missing = Some(name),
@@ -427,8 +439,9 @@ mod tests {
                 },
             })
             .collect();
+        let positions = positions(&known);
         let names = |word: &str| {
-            expand(&known, word)
+            expand(&positions, word)
                 .map(|range| known[range].iter().map(|one| one.name.as_str()).collect::<String>())
         };
         assert_eq!(names("b").unwrap(), "b");
@@ -436,7 +449,7 @@ mod tests {
         assert_eq!(names("%b").unwrap(), "ab");
         assert_eq!(names("c%").unwrap(), "cd");
         assert_eq!(names("%").unwrap(), "abcd");
-        assert!(expand(&known, "d%b").unwrap().is_empty());
+        assert!(expand(&positions, "d%b").unwrap().is_empty());
         assert_eq!(names("x").unwrap_err(), "x");
         assert_eq!(names("a%x").unwrap_err(), "x");
     }

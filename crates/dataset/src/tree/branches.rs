@@ -82,6 +82,21 @@ fn shared_bytes(objects: &Arc<ObjectSets>, node: &Node) -> Result<u64, DatasetEr
 
 /// Sets the space that a data set uses while it is not open.
 fn set_usage(objects: &Arc<ObjectSets>, node: &Node, branch: &Branch) -> Result<(), DatasetError> {
+    branch.set_shared(shared_bytes(objects, node)?);
+    let (of, node) = (Arc::downgrade(objects), node.clone());
+    branch.set_closed(move || {
+        // The pool is being closed if there is none.
+        let usage = of.upgrade().map(|objects| stored_usage(&objects, &node)).transpose();
+        usage.map(Option::unwrap_or_default).unwrap_or_else(|error| {
+            log::warn!("object set {}: space of the data set not counted: {error}", node.set);
+            OwnUsage::default()
+        })
+    });
+    Ok(())
+}
+
+/// The space that a data set uses, as stored.
+fn stored_usage(objects: &Arc<ObjectSets>, node: &Node) -> Result<OwnUsage, DatasetError> {
     let mos = objects.mos();
     let head_bytes = objects.account(node.set)?.map_or(0, |account| account.used_bytes);
     let snapshots = snapshots_of(mos, node)?;
@@ -93,8 +108,6 @@ fn set_usage(objects: &Arc<ObjectSets>, node: &Node, branch: &Branch) -> Result<
     }
     let of_origin = shared_bytes(objects, node)?;
     let newest_bytes = snapshots.last().map_or(of_origin, |(_, info)| info.referenced.used_bytes);
-    branch.set_shared(of_origin);
     let shared_bytes = newest_bytes.saturating_sub(head_list_bytes);
-    branch.set_closed(OwnUsage { head_bytes, shared_bytes, snapshot_bytes });
-    Ok(())
+    Ok(OwnUsage { head_bytes, shared_bytes, snapshot_bytes })
 }

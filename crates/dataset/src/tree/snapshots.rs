@@ -107,7 +107,7 @@ impl Datasets {
             if known.is_some() || nodes.iter().any(|(other, _, _)| other.set == node.set) {
                 return Err(DatasetError::Exists { name: format!("{path}@{name}") });
             }
-            let set = self.open_head(path, &node)?;
+            let set = self.open_head_to_change(path, &node)?;
             if Chain::of(&set).is_some_and(|chain| chain.is_being_taken()) {
                 return Ok(None);
             }
@@ -247,16 +247,14 @@ impl Datasets {
         snapshots: &[Snapshot],
         doomed: &[String],
     ) -> Result<(), DatasetError> {
-        let holds = self.holds_in(node)?;
+        let mut holds: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for hold in self.holds_in(node)? {
+            holds.entry(hold.snapshot).or_default().push(hold.tag);
+        }
         let clones = self.clones()?;
         for snapshot in snapshots {
             let in_use = |by: String| DatasetError::InUse { name: format!("{path}@{}", snapshot.name), by };
-            let tags: Vec<&str> = holds
-                .iter()
-                .filter(|hold| hold.snapshot == snapshot.name)
-                .map(|hold| hold.tag.as_str())
-                .collect();
-            if !tags.is_empty() {
+            if let Some(tags) = holds.get(&snapshot.name) {
                 return Err(in_use(format!("held by {}: release it first", tags.join(", "))));
             }
             let clones = clones.get(&snapshot.info.id).into_iter().flatten();
@@ -333,18 +331,17 @@ impl Datasets {
         let _tree = self.tree.lock();
         let mut node = self.node(path)?;
         let mut found: Vec<Snapshot> = Vec::with_capacity(names.len());
+        let names: BTreeSet<&str> = names.iter().copied().collect();
         for name in names {
             let snapshot = self.snapshot_of(&node, path, name)?;
             self.check_taken(&tx, path, &snapshot)?;
-            if !found.contains(&snapshot) {
-                found.push(snapshot);
-            }
+            found.push(snapshot);
         }
         if found.is_empty() {
             return Ok(());
         }
         self.check_unused(&node, path, &found, &[])?;
-        let set = self.open_head(path, &node)?;
+        let set = self.open_head_to_change(path, &node)?;
         let found = self.hold_snapshots(found)?;
         self.change(|| self.remove_snapshots(&tx, &mut node, &set, found))
     }
@@ -390,6 +387,7 @@ impl Datasets {
         if snapshots.lookup_u64(to.as_bytes())?.is_some() {
             return Err(DatasetError::Exists { name: format!("{path}@{to}") });
         }
+        self.open_head_to_change(path, &node)?;
         self.change(|| {
             snapshots.add_u64(&tx, to.as_bytes(), snapshot.info.id.0)?;
             snapshots.remove(&tx, from.as_bytes())?;
@@ -401,7 +399,7 @@ impl Datasets {
     fn drain(&self, path: &str) -> Result<(), DatasetError> {
         let set = {
             let _tree = self.tree.lock();
-            self.open_head(path, &self.node(path)?)?
+            self.open_head_to_change(path, &self.node(path)?)?
         };
         let is_at_rest = || Chain::of(&set).is_none_or(|chain| chain.is_at_rest());
         loop {
@@ -468,7 +466,7 @@ impl Datasets {
             self.check_taken(&tx, path, later)?;
         }
         self.check_unused(&node, path, &later, &[])?;
-        let old = self.open_head(path, &node)?;
+        let old = self.open_head_to_change(path, &node)?;
         self.check_drained(path, &old)?;
         let (snapshot, old_list) = (snapshot.info, node.get(DEAD_LIST)?);
         let later = self.hold_snapshots(later)?;
@@ -507,7 +505,7 @@ impl Datasets {
             let source = self.node(path)?;
             let snapshot = self.snapshot_of(&source, path, name)?;
             self.check_taken(tx, path, &snapshot)?;
-            self.check_drained(path, &*self.open_head(path, &source)?)?;
+            self.check_drained(path, &*self.open_head_to_change(path, &source)?)?;
             self.objects.check_root(snapshot.info.set, &snapshot.info.root)?;
             source.load_props()?;
             self.check_clone_count(source.id(), snapshot.info.id)?;
@@ -561,7 +559,8 @@ impl Datasets {
         if let Some(taken) = moved.iter().find(|moved| own.iter().any(|own| own.name == moved.name)) {
             return Err(DatasetError::Exists { name: format!("{path}@{}", taken.name) });
         }
-        let (set, source_set) = (self.open_head(path, &node)?, self.open_head(&source_path, &source)?);
+        let set = self.open_head_to_change(path, &node)?;
+        let source_set = self.open_head_to_change(&source_path, &source)?;
         self.check_drained(path, &set)?;
         self.check_drained(&source_path, &source_set)?;
         for snapshot in moved.iter().chain(&left).chain(&own) {

@@ -8,6 +8,7 @@ use crate::error::DatasetError;
 use crate::free_policy::read_snapshot;
 use crate::node::{DEAD_LIST, Node, ORIGIN};
 use crate::stored::{StoredDataset, each_dead_entry, list_parts};
+use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 use terrane_object::ObjectError;
 use terrane_wire::{ObjectId, Txg};
@@ -161,7 +162,8 @@ impl Datasets {
         let stored = self.stored(path, &node)?;
         let lists = self.parts_of(&stored)?;
         drop(tree);
-        let is_gone = |snapshot: &Snapshot| names.contains(&snapshot.name.as_str());
+        let names: BTreeSet<&str> = names.iter().copied().collect();
+        let is_gone = |snapshot: &Snapshot| names.contains(snapshot.name.as_str());
         // The txg of the newest snapshot before each list that would not be destroyed.
         let mut stays = stored.origin;
         let mut bytes = 0u64;

@@ -2,12 +2,13 @@
 
 use super::super::{ask, print, rows};
 use crate::clock;
-use crate::cmd::mount::Sync;
+use crate::cmd::mount::write_back_pool;
 use crate::dataset_name::DatasetName;
 use crate::failure::{Failure, Outcome};
 use crate::query::{Query, SnapshotAction};
 use crate::registry::Registry;
 use crate::table::{Listing, OutputFormat, text};
+use crate::target;
 use clap::Args;
 use serde_json::Value;
 
@@ -136,10 +137,15 @@ impl SnapshotCommand {
             let expected = format_args!("snapshots in pool {pool}");
             return Err(Failure::refused("terrane snapshot", expected, found, "run it once for each pool"));
         }
-        // The kernel alone has pages that programs changed through mappings. This writes them back.
-        Sync { pool: pool.clone() }.run()?;
         let snapshots = names.into_iter().map(|name| (name.dataset.path, name.part)).collect();
-        act(&registry, &pool, SnapshotAction::Take { snapshots, recursive: self.recursive }).map(drop)
+        let action = SnapshotAction::Take { snapshots, recursive: self.recursive };
+        let (target, _) = target::find_mountable(&registry, &pool)?;
+        // The txg that takes the snapshots commits what the kernel writes back. Another commit would double the time.
+        let Some(written_back) = write_back_pool(&registry, &target)? else {
+            return act(&registry, &pool, action).map(drop);
+        };
+        written_back.outcome?;
+        rows(written_back.daemon.ask(&Query::Snapshots { action }, &mut |_, _, _| {})?).map(drop)
     }
 }
 

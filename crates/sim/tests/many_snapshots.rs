@@ -1,0 +1,231 @@
+//! A data set with so many snapshots that an import does not read them.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::sync::Arc;
+use terrane_dataset::{DatasetError, Datasets};
+use terrane_device::SimDevice;
+use terrane_posix::{Fs, WriteFlags};
+use terrane_sim::machine::{Machine, Plan, ROOT};
+use terrane_txg::cost::Cost;
+use terrane_wire::Prng;
+
+const SNAPSHOTS: usize = 300;
+const FILES: usize = 8;
+
+/// The content of all files.
+type Files = Vec<Vec<u8>>;
+
+struct World {
+    machine: Machine,
+    datasets: Arc<Datasets>,
+    fs: Arc<Fs>,
+    random: Prng,
+    head: Files,
+    /// Of each snapshot, oldest first.
+    snapshots: Vec<(String, Files)>,
+}
+
+fn content(fs: &Fs) -> Files {
+    let read = |name: usize| {
+        let attr = fs.lookup(fs.root(), format!("f{name}").as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        fs.read(attr.ino, 0, attr.size as u32, &mut bytes).unwrap();
+        fs.forget(attr.ino, 1);
+        bytes
+    };
+    (0..FILES).map(read).collect()
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        // The destruction of 300 snapshots reserves 50 MiB.
+        let machine = Machine::create(&Plan { zones: 192, ..Plan::small(seed) }).unwrap();
+        let mut world = World::of(machine, seed, vec![Vec::new(); FILES], Vec::new());
+        for name in 0..FILES {
+            let ino =
+                world.fs.create(world.fs.root(), format!("f{name}").as_bytes(), 0o644, &ROOT).unwrap().ino;
+            world.fs.forget(ino, 1);
+            world.write(name);
+        }
+        for number in 0..SNAPSHOTS {
+            if number % 3 == 0 {
+                world.write_any();
+            }
+            world.take(&format!("s{number}"));
+        }
+        world
+    }
+
+    fn of(machine: Machine, seed: u64, head: Files, snapshots: Vec<(String, Files)>) -> World {
+        let datasets = Datasets::open(&machine.objects).unwrap();
+        let fs = Fs::open(datasets.open_dataset("").unwrap()).unwrap();
+        World { machine, datasets, fs, random: Prng::new(seed), head, snapshots }
+    }
+
+    /// Imports the pool again, with or without power cut. What is not committed is lost.
+    fn import_again(self, seed: u64, cuts_power: bool) -> World {
+        let World { machine, datasets, fs, head, snapshots, .. } = self;
+        fs.forget_all();
+        drop((fs, datasets));
+        let device = if cuts_power { power_cut(machine, seed) } else { machine.export().unwrap() };
+        World::of(Machine::import(&device, seed, false).unwrap(), seed, head, snapshots)
+    }
+
+    fn write(&mut self, name: usize) {
+        let ino = self.fs.lookup(self.fs.root(), format!("f{name}").as_bytes()).unwrap().ino;
+        let bytes: Vec<u8> = (0..20_000).map(|_| self.random.next_u64() as u8).collect();
+        self.fs.write(ino, 0, &bytes, WriteFlags::default()).unwrap();
+        self.fs.forget(ino, 1);
+        self.head[name] = bytes;
+        self.machine.pool.commit().unwrap();
+    }
+
+    fn write_any(&mut self) {
+        let name = self.random.below(FILES as u64) as usize;
+        self.write(name);
+    }
+
+    fn take(&mut self, name: &str) {
+        self.datasets.snapshot(&[("", name)]).unwrap();
+        self.snapshots.push((name.to_string(), self.head.clone()));
+    }
+
+    fn destroy(&mut self, is_chosen: impl Fn(usize) -> bool) {
+        let mut at = 0;
+        let (gone, stay) = std::mem::take(&mut self.snapshots).into_iter().partition(|_| {
+            at += 1;
+            is_chosen(at - 1)
+        });
+        self.snapshots = stay;
+        let gone: Vec<(String, Files)> = gone;
+        let names: Vec<&str> = gone.iter().map(|(name, _)| name.as_str()).collect();
+        self.datasets.destroy_snapshots("", &names).unwrap();
+        self.machine.pool.commit().unwrap();
+    }
+
+    fn settle(&self) {
+        let pool = &self.machine.pool;
+        for _ in 0..2000 {
+            pool.commit_txg(pool.open_txg()).unwrap();
+            if !pool.has_work_left() {
+                return;
+            }
+        }
+        panic!("the pool never comes to rest");
+    }
+
+    /// The pool is clean, and head and snapshots are as they should be.
+    fn check(&self, when: &str) {
+        self.machine.check().unwrap_or_else(|failure| panic!("{when}: {failure:?}"));
+        assert_eq!(content(&self.fs), self.head, "{when}");
+        for (name, files) in self.snapshots.iter().step_by(7).chain(self.snapshots.last()) {
+            let snapshot = Fs::open(self.datasets.open_snapshot("", name).unwrap()).unwrap();
+            assert_eq!(content(&snapshot), *files, "{when}, {name}");
+            snapshot.forget_all();
+        }
+    }
+}
+
+fn power_cut(machine: Machine, seed: u64) -> SimDevice {
+    machine.abandon().after_power_loss(seed)
+}
+
+/// Overwrites before the snapshots are read keep what those refer to, and lose no space.
+#[test]
+fn overwrites_go_on_before_the_snapshots_are_read() {
+    for seed in 0..4 {
+        let mut world = World::new(seed);
+        world.settle();
+        world.check("before");
+        // Blocks that no snapshot refers to, and that are older than the import.
+        (0..FILES).for_each(|name| world.write(name));
+        let mut world = world.import_again(seed + 1, seed % 2 == 0);
+        for _ in 0..12 {
+            world.write_any();
+        }
+        world.check("unread");
+        let mut world = world.import_again(seed + 2, seed < 2);
+        world.check("unread, imported again");
+        world.write_any();
+        // This reads them.
+        assert!(world.datasets.space("").unwrap().is_counting);
+        world.settle();
+        let space = world.datasets.space("").unwrap();
+        assert!(!space.is_counting);
+        assert_eq!(space.snapshots.len(), SNAPSHOTS);
+        world.check("read");
+        world.take("last");
+        world.write_any();
+        world.destroy(|at| at % 5 != 2 && at < SNAPSHOTS);
+        world.check("being freed");
+        world.settle();
+        world.check("freed");
+        world.destroy(|_| true);
+        world.settle();
+        world.check("without snapshots");
+        assert_eq!(world.datasets.space("").unwrap().by_snapshots, 0);
+    }
+}
+
+/// Each operation that needs the snapshots reads them after an import.
+#[test]
+fn operations_on_snapshots_read_them_first() {
+    let mut world = World::new(10);
+    let step = |mut world: World, seed: u64, change: &dyn Fn(&mut World)| {
+        world.write_any();
+        world = world.import_again(seed, false);
+        world.write_any();
+        change(&mut world);
+        world.settle();
+        world.check("changed");
+        world
+    };
+    world = step(world, 11, &|world| world.take("new"));
+    world = step(world, 12, &|world| world.destroy(|at| at == 17 || at == SNAPSHOTS));
+    world = step(world, 13, &|world| {
+        world.datasets.rename_snapshot("", "s3", "renamed").unwrap();
+        world.snapshots[3].0 = "renamed".to_string();
+    });
+    world = step(world, 14, &|world| {
+        drop(world.datasets.clone_snapshot("", "s40", "clone").unwrap());
+        world.datasets.promote("clone").unwrap();
+        assert_eq!(world.datasets.snapshots("clone").unwrap().len(), 40);
+        world.snapshots.drain(..40);
+    });
+    world = step(world, 15, &|world| world.destroy(|_| true));
+    assert_eq!(world.datasets.snapshots("").unwrap(), []);
+}
+
+/// A damaged snapshot does not hinder the files of the data set. What needs the snapshots is refused.
+#[test]
+fn one_damaged_snapshot_of_many_spares_the_files() {
+    let world = World::new(20);
+    let id = world.datasets.find_snapshot("", "s100").unwrap().info.id;
+    let mos = world.machine.objects.mos();
+    let object = mos.hold(id).unwrap();
+    let bonus = object.bonus();
+    let forge = |world: &World, bonus: Vec<u8>| {
+        let mos = world.machine.objects.mos();
+        let tx = mos.begin(Cost { meta_blocks: 4, ..Cost::NOTHING }).unwrap();
+        mos.hold(id).unwrap().set_bonus(&tx, bonus).unwrap();
+        drop(tx);
+        world.machine.pool.commit().unwrap();
+    };
+    forge(&world, vec![0xff; bonus.len()]);
+    drop(object);
+    let mut world = world.import_again(21, false);
+    for _ in 0..8 {
+        world.write_any();
+    }
+    let refused = world.datasets.snapshot(&[("", "new")]).unwrap_err();
+    assert!(refused.to_string().contains(&format!("object {id}")), "{refused}");
+    assert!(matches!(refused, DatasetError::Object(_)), "{refused:?}");
+    world.datasets.destroy_snapshots("", &["s7"]).unwrap_err();
+    assert!(world.machine.is_alive());
+    assert_eq!(content(&world.fs), world.head);
+    // With the snapshot everything comes back.
+    forge(&world, bonus.to_vec());
+    world.take("new");
+    world.settle();
+    world.check("repaired");
+}
