@@ -3,6 +3,7 @@
 use std::fmt;
 use terrane_format::Feature;
 use terrane_object::ObjectError;
+use terrane_store::PoolError;
 use terrane_wire::ObjectId;
 
 /// Errors of a ZAP in an object.
@@ -94,6 +95,11 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
+    /// Whether the pool has no space for the operation.
+    pub(crate) fn is_no_space(&self) -> bool {
+        matches!(self, DatasetError::Object(ObjectError::Pool(PoolError::NoSpace { .. })))
+    }
+
     /// Whether a device read failed, so that a retry may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.is_transient())

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use terrane_dataset::{DatasetError, Datasets};
 use terrane_device::SimDevice;
-use terrane_posix::{Fs, WriteFlags};
+use terrane_posix::{Errno, Fs, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, ROOT};
 use terrane_sim::seeds::seeds;
 use terrane_txg::cost::Cost;
@@ -114,6 +114,21 @@ impl World {
         let names: Vec<&str> = gone.iter().map(|(name, _)| name.as_str()).collect();
         self.datasets.destroy_snapshots("", &names).unwrap();
         self.machine.pool.commit().unwrap();
+    }
+
+    /// Writes a file until the pool is full. Returns it and its size.
+    fn fill(&mut self) -> (Ino, u64) {
+        let big = self.fs.create(self.fs.root(), b"big", 0o644, &ROOT).unwrap().ino;
+        let (noise, mut written) = (self.random.random_bytes(1 << 20), 0);
+        let full = loop {
+            match self.fs.write(big, written, &noise, WriteFlags::default()) {
+                Ok(bytes) => written += u64::from(bytes),
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(full, Errno::ENOSPC);
+        self.machine.pool.commit().unwrap();
+        (big, written)
     }
 
     fn settle(&self) {
@@ -242,4 +257,37 @@ fn one_damaged_snapshot_of_many_spares_the_files() {
     world.take("new");
     world.settle();
     world.check("repaired");
+}
+
+/// What would reserve more than a full pool has is done in parts.
+#[test]
+fn all_snapshots_can_be_destroyed_on_a_full_pool() {
+    let mut world = World::new(9);
+    let (big, written) = world.fill();
+    world.destroy(|_| true);
+    world.settle();
+    world.check("full");
+    let offered = world.fs.statfs().available * 4096;
+    assert!(offered > 1 << 20, "{offered} bytes after {written}");
+    world.fs.write(big, written, &[1; 1 << 16], WriteFlags::default()).unwrap();
+}
+
+#[test]
+fn a_full_pool_can_be_rolled_back_past_all_snapshots() {
+    let mut world = World::new(10);
+    world.fill();
+    let World { machine, datasets, fs, snapshots, .. } = world;
+    fs.forget_all();
+    drop(fs);
+    let (name, files) = &snapshots[0];
+    datasets.rollback("", name, true).unwrap();
+    let names: Vec<String> =
+        datasets.snapshots("").unwrap().into_iter().map(|snapshot| snapshot.name).collect();
+    assert_eq!(names, [name.clone()]);
+    let fs = Fs::open(datasets.open_dataset("").unwrap()).unwrap();
+    assert_eq!(content(&fs), *files);
+    for _ in 0..200 {
+        machine.pool.commit_txg(machine.pool.open_txg()).unwrap();
+    }
+    machine.check().unwrap();
 }

@@ -324,8 +324,21 @@ impl Datasets {
         Ok(())
     }
 
-    /// Destroys snapshots of a data set in one transaction. Blocks that only they refer to are freed in the background.
+    /// Destroys snapshots of a data set. Blocks that only they refer to are freed in the background. It is one transaction if the pool has
+    /// space for that. Otherwise parts of the names are one each, and a crash may leave some of the snapshots.
     pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+        match self.destroy_at_once(path, names) {
+            Err(error) if error.is_no_space() && names.len() > 1 => {
+                self.check_destroyable(path, names)?;
+                let (first, second) = names.split_at(names.len() / 2);
+                self.destroy_snapshots(path, first)?;
+                self.destroy_snapshots(path, second)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn destroy_at_once(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
         let tx = self.begin_settled(Cost { meta_blocks: blocks, ..COST_FREEING })?;
         let _tree = self.tree.lock();
@@ -441,38 +454,35 @@ impl Datasets {
         let mos = self.objects.mos();
         // Subtrees in the free queue may hold blocks that belong on dead lists, which the new object set takes over.
         self.drain(path)?;
-        let tx = self.begin_settled(Cost { meta_blocks: 64, ..COST_FREEING })?;
+        let find = |held| self.find_for_rollback(path, name, newer, held);
+        let later = {
+            let _tree = self.tree.lock();
+            find(held.as_deref())?.2
+        };
+        let cost = |later: usize| {
+            let blocks = BLOCKS_EACH.saturating_mul(u32::try_from(later).unwrap_or(u32::MAX));
+            Cost { meta_blocks: blocks.saturating_add(64), ..COST_FREEING }
+        };
+        let tx = match self.begin_settled(cost(later.len())) {
+            // A full pool has no space for all at once.
+            Err(error) if error.is_no_space() && !later.is_empty() => {
+                let names: Vec<&str> = later.iter().map(|later| later.name.as_str()).collect();
+                self.destroy_snapshots(path, &names)?;
+                self.drain(path)?;
+                self.begin_settled(cost(0))?
+            }
+            begun => begun?,
+        };
         let tree = self.tree.lock();
-        let mut node = self.node(path)?;
-        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
-        // Others get it only under the lock of the tree.
-        let is_held =
-            |held: &Arc<Dataset>| held.object_set().id().0 == node.set.0 && Arc::strong_count(held) == 1;
-        if !held.as_deref().is_some_and(is_held) {
-            self.check_not_open(path, &node)?;
+        let (mut node, snapshot, later) = find(held.as_deref())?;
+        for snapshot in later.iter().chain([&snapshot]) {
+            self.check_taken(&tx, path, snapshot)?;
         }
-        let snapshot = self.snapshot_of(&node, path, name)?;
-        self.check_taken(&tx, path, &snapshot)?;
-        let mut later = self.snapshots_in(&node)?;
-        later.retain(|other| other.info.created > snapshot.info.created);
-        if !later.is_empty() && !newer {
-            let names: Vec<String> = later.iter().map(|later| format!("{path}@{}", later.name)).collect();
-            return Err(in_use(format!(
-                "newer snapshots would be lost: {}; destroy them too with -r",
-                names.join(", ")
-            )));
-        }
-        for later in &later {
-            self.check_taken(&tx, path, later)?;
-        }
-        self.check_unused(&node, path, &later, &[])?;
         let old = self.open_head_to_change(path, &node)?;
         self.check_drained(path, &old)?;
         let (snapshot, old_list) = (snapshot.info, node.get(DEAD_LIST)?);
         let later = self.hold_snapshots(later)?;
         self.check_retirable()?;
-        // The head goes only for a snapshot that can be read.
-        self.objects.check_root(snapshot.set, &snapshot.root)?;
         self.change(|| {
             self.remove_snapshots(&tx, &mut node, &old, later)?;
             let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
@@ -492,6 +502,35 @@ impl Datasets {
         drop(tree);
         drop(tx);
         Ok(mos.commit()?)
+    }
+
+    /// The node, the snapshot and newer snapshots, if nothing speaks against a rollback. The caller holds the tree.
+    fn find_for_rollback(
+        &self,
+        path: &str,
+        name: &str,
+        newer: bool,
+        held: Option<&Arc<Dataset>>,
+    ) -> Result<(Node, Snapshot, Vec<Snapshot>), DatasetError> {
+        let node = self.node(path)?;
+        // Others get it only under the lock of the tree.
+        let is_held =
+            |held: &Arc<Dataset>| held.object_set().id().0 == node.set.0 && Arc::strong_count(held) == 1;
+        if !held.is_some_and(is_held) {
+            self.check_not_open(path, &node)?;
+        }
+        let snapshot = self.snapshot_of(&node, path, name)?;
+        let mut later = self.snapshots_in(&node)?;
+        later.retain(|other| other.info.created > snapshot.info.created);
+        if !later.is_empty() && !newer {
+            let names: Vec<String> = later.iter().map(|later| format!("{path}@{}", later.name)).collect();
+            let by = format!("newer snapshots would be lost: {}; destroy them too with -r", names.join(", "));
+            return Err(DatasetError::InUse { name: path.to_string(), by });
+        }
+        self.check_unused(&node, path, &later, &[])?;
+        // The head goes only for a snapshot that can be read.
+        self.objects.check_root(snapshot.info.set, &snapshot.info.root)?;
+        Ok((node, snapshot, later))
     }
 
     /// Creates a data set that begins with the content of a snapshot.
