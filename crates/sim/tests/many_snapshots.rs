@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use terrane_dataset::{DatasetError, Datasets};
 use terrane_device::SimDevice;
-use terrane_posix::{Errno, Fs, Ino, WriteFlags};
+use terrane_posix::{Errno, Fs, Ino, SetAttr, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, ROOT};
 use terrane_sim::seeds::seeds;
 use terrane_txg::cost::Cost;
@@ -290,4 +290,27 @@ fn a_full_pool_can_be_rolled_back_past_all_snapshots() {
         machine.pool.commit_txg(machine.pool.open_txg()).unwrap();
     }
     machine.check().unwrap();
+}
+
+/// Until the snapshots are read, what is overwritten keeps its space. A writer that finds none has them read.
+#[test]
+fn a_writer_without_space_has_the_snapshots_read() {
+    let mut world = World::new(11);
+    let (big, written) = world.fill();
+    let shorter = SetAttr { size: Some(written - (12 << 20)), ..SetAttr::default() };
+    world.fs.setattr(big, &shorter, &ROOT).unwrap();
+    world.settle();
+    let mut world = world.import_again(12, false);
+    let noise = world.random.random_bytes(256 << 10);
+    let piece = noise.len() as u64;
+    for turn in 0..160 {
+        let at = turn % 8 * piece;
+        world
+            .fs
+            .write(big, at, &noise, WriteFlags::default())
+            .unwrap_or_else(|errno| panic!("{errno} after {turn} of 160 overwrites"));
+        world.machine.pool.commit().unwrap();
+    }
+    world.settle();
+    world.check("overwritten");
 }
