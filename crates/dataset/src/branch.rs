@@ -53,6 +53,9 @@ enum OwnSource {
     Stored(Arc<dyn Fn() -> OwnUsage + Send + Sync>),
 }
 
+/// So many txgs that free nothing end the wait for blocks on dead lists.
+const LIST_TXGS_MAX: u32 = 8;
+
 /// One data set of the tree.
 pub struct Branch {
     /// The last name of its path; empty: the root data set.
@@ -497,11 +500,11 @@ impl BranchBound {
         self.branch.promises.admit(&self.pool, cost, &bounds, &|bound| self.is_freeing(bound), join)
     }
 
-    /// Whether blocks wait to be freed until the snapshots are read. Reads them, so that the next txgs free the blocks.
-    fn decides_late(&self) -> bool {
+    /// Whether the next txgs may free blocks on dead lists of the data set. Reads its snapshots if they decide about that.
+    fn frees_from_lists(&self) -> bool {
         let set = self.branch.own_source().ok().flatten();
-        let chain = set.and_then(|set| Chain::of(&set)).filter(|chain| chain.is_unread());
-        chain.is_some_and(|chain| chain.read().is_ok())
+        let Some(chain) = set.and_then(|set| Chain::of(&set)) else { return false };
+        chain.is_unread() && chain.read().is_ok() || !chain.is_at_rest()
     }
 
     fn is_freeing(&self, bound: &Bound) -> bool {
@@ -514,13 +517,21 @@ impl BranchBound {
 
 impl SpaceBound for BranchBound {
     fn admit(&self, cost: &Cost, join: Join<'_>) -> Result<Tx, ObjectError> {
-        match self.admit_now(cost, join) {
-            Err(ObjectError::Pool(PoolError::NoSpace { .. })) if self.decides_late() => {
-                self.admit_now(cost, join)
-            }
-            admitted => admitted,
+        let mut outcome = self.admit_now(cost, join);
+        let (mut used, mut patience) = (u64::MAX, LIST_TXGS_MAX);
+        while matches!(outcome, Err(ObjectError::Pool(PoolError::NoSpace { .. })))
+            && patience > 0
+            && self.frees_from_lists()
+        {
+            self.pool.commit_txg(self.pool.open_txg())?;
+            let now = space_of_pool(&self.pool).1;
+            patience = if now < used { LIST_TXGS_MAX } else { patience - 1 };
+            used = used.min(now);
+            outcome = self.admit_now(cost, join);
         }
+        outcome
     }
+
     fn bound(&self, usage: Usage) -> Usage {
         if !self.is_limited() {
             return usage;

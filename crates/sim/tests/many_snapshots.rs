@@ -265,11 +265,11 @@ fn all_snapshots_can_be_destroyed_on_a_full_pool() {
     let mut world = World::new(9);
     let (big, written) = world.fill();
     world.destroy(|_| true);
+    // A writer waits for what is being freed.
+    let more = vec![1; 1 << 20];
+    assert_eq!(world.fs.write(big, written, &more, WriteFlags::default()), Ok(more.len() as u32));
     world.settle();
     world.check("full");
-    let offered = world.fs.statfs().available * 4096;
-    assert!(offered > 1 << 20, "{offered} bytes after {written}");
-    world.fs.write(big, written, &[1; 1 << 16], WriteFlags::default()).unwrap();
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_full_pool_can_be_rolled_back_past_all_snapshots() {
     datasets.rollback("", name, true).unwrap();
     let names: Vec<String> =
         datasets.snapshots("").unwrap().into_iter().map(|snapshot| snapshot.name).collect();
-    assert_eq!(names, [name.clone()]);
+    assert_eq!(names, *std::slice::from_ref(name));
     let fs = Fs::open(datasets.open_dataset("").unwrap()).unwrap();
     assert_eq!(content(&fs), *files);
     for _ in 0..200 {
@@ -297,18 +297,18 @@ fn a_full_pool_can_be_rolled_back_past_all_snapshots() {
 fn a_writer_without_space_has_the_snapshots_read() {
     let mut world = World::new(11);
     let (big, written) = world.fill();
-    let shorter = SetAttr { size: Some(written - (12 << 20)), ..SetAttr::default() };
+    let (cut, piece) = (8 << 20, 256 << 10);
+    let shorter = SetAttr { size: Some(written - cut), ..SetAttr::default() };
     world.fs.setattr(big, &shorter, &ROOT).unwrap();
     world.settle();
     let mut world = world.import_again(12, false);
-    let noise = world.random.random_bytes(256 << 10);
-    let piece = noise.len() as u64;
-    for turn in 0..160 {
-        let at = turn % 8 * piece;
+    let (noise, pieces) = (world.random.random_bytes(piece as usize), (written - cut) / piece);
+    assert!(pieces * piece > 2 * cut, "{written} bytes fill the pool");
+    for turn in 0..pieces {
         world
             .fs
-            .write(big, at, &noise, WriteFlags::default())
-            .unwrap_or_else(|errno| panic!("{errno} after {turn} of 160 overwrites"));
+            .write(big, turn * piece, &noise, WriteFlags::default())
+            .unwrap_or_else(|errno| panic!("{errno} after {turn} of {pieces} overwrites"));
         world.machine.pool.commit().unwrap();
     }
     world.settle();
