@@ -152,8 +152,11 @@ EOT
 
 # Listings while names come and go, and `rm -r` while others list.
 check_storm() {
-    (cd "$top" && nice -n 5 cargo build --quiet -p terrane-sim)
-    "${CARGO_TARGET_DIR:-$top/target}/debug/terrane-sim" storm --dir "$mnt/storm" --seconds "$(in_soak 300 10)" --seed "$(seed_base)" >"$work/storm" ||
+    if [ -z "${TERRANE_SIM:-}" ]; then
+        (cd "$top" && nice -n 5 cargo build --quiet -p terrane-sim)
+        TERRANE_SIM=${CARGO_TARGET_DIR:-$top/target}/debug/terrane-sim
+    fi
+    "$TERRANE_SIM" storm --dir "$mnt/storm" --seconds "$(in_soak 300 10)" --seed "$(seed_base)" >"$work/storm" ||
         { cat "$work/storm"; return 1; }
     say "    $(cat "$work/storm")"
 }

@@ -68,6 +68,9 @@ fi
 what_is_needed() { scripts/setup.sh test && { scripts/setup.sh suites || true; }; }
 step 'what is needed' what_is_needed
 step 'unit, model, crash, hostile' nice -n 5 cargo test --quiet --workspace --no-fail-fast
+# The tests of the workspace have built it. A build of this program alone has other features, and builds all crates again.
+sim=${CARGO_TARGET_DIR:-$top/target}/debug/terrane-sim
+[ ! -x "$sim" ] || export TERRANE_SIM=$sim
 step 'build for use' nice -n 5 cargo build --quiet --release -p terrane-cli -p terrane-preload
 step 'mounted suite' scripts/mounted.sh
 step 'life of a mount' scripts/life.sh

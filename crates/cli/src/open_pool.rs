@@ -379,6 +379,8 @@ impl OpenPool {
         if path != self.dataset_path || self.mountpoint().is_some() {
             return self.datasets.rollback(path, name, newer);
         }
+        // First what may take long: from then on others wait.
+        self.datasets.drain(path)?;
         // Questions that other threads answer use it for a moment.
         let end = Instant::now() + ROLLBACK_PATIENCE;
         let mut held = loop {

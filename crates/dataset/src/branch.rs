@@ -50,11 +50,13 @@ enum OwnSource {
     /// The space as stored. It cannot change before the data set is opened.
     Closed(OwnUsage),
     /// The same. It is computed when it is first needed, because that takes time in proportion to the number of snapshots.
-    Stored(Arc<dyn Fn() -> OwnUsage + Send + Sync>),
+    Stored(Arc<dyn Fn() -> Option<OwnUsage> + Send + Sync>),
 }
 
 /// So many txgs that free nothing end the wait for blocks on dead lists.
 const LIST_TXGS_MAX: u32 = 8;
+/// So many txgs end it in any case.
+const LIST_WAIT_TXGS_MAX: u32 = 512;
 
 /// One data set of the tree.
 pub struct Branch {
@@ -265,24 +267,29 @@ impl Branch {
     }
 
     /// Sets how to find the space that it uses while it is not open.
-    pub(crate) fn set_closed(&self, usage: impl Fn() -> OwnUsage + Send + Sync + 'static) {
+    /// `None`: unknown now.
+    pub(crate) fn set_closed(&self, usage: impl Fn() -> Option<OwnUsage> + Send + Sync + 'static) {
         *self.own.lock() = OwnSource::Stored(Arc::new(usage));
     }
 
     /// Its object set, or the space that it uses while that is not open.
     fn own_source(&self) -> Result<Option<Arc<ObjectSet>>, OwnUsage> {
-        let stored = match &*self.own.lock() {
-            OwnSource::Open(set) => return Ok(set.upgrade()),
-            OwnSource::Closed(usage) => return Err(*usage),
-            OwnSource::Stored(stored) => Arc::clone(stored),
-        };
-        let usage = stored();
-        let mut own = self.own.lock();
-        // It may have been opened, or changed, meanwhile.
-        if matches!(&*own, OwnSource::Stored(now) if Arc::ptr_eq(now, &stored)) {
+        loop {
+            let stored = match &*self.own.lock() {
+                OwnSource::Open(set) => return Ok(set.upgrade()),
+                OwnSource::Closed(usage) => return Err(*usage),
+                OwnSource::Stored(stored) => Arc::clone(stored),
+            };
+            let usage = stored();
+            let mut own = self.own.lock();
+            // Opened or changed meanwhile: what was read may be a part of the change.
+            if !matches!(&*own, OwnSource::Stored(now) if Arc::ptr_eq(now, &stored)) {
+                continue;
+            }
+            let Some(usage) = usage else { return Err(OwnUsage::default()) };
             *own = OwnSource::Closed(usage);
+            return Err(usage);
         }
-        Err(usage)
     }
 
     /// Bytes that its head refers to, as of the last commit.
@@ -519,10 +526,13 @@ impl SpaceBound for BranchBound {
     fn admit(&self, cost: &Cost, join: Join<'_>) -> Result<Tx, ObjectError> {
         let mut outcome = self.admit_now(cost, join);
         let (mut used, mut patience) = (u64::MAX, LIST_TXGS_MAX);
-        while matches!(outcome, Err(ObjectError::Pool(PoolError::NoSpace { .. })))
-            && patience > 0
-            && self.frees_from_lists()
-        {
+        for _ in 0..LIST_WAIT_TXGS_MAX {
+            let can_fit = |need: u64| need <= space_of_pool(&self.pool).0;
+            let may_fit =
+                matches!(outcome, Err(ObjectError::Pool(PoolError::NoSpace { need, .. })) if can_fit(need));
+            if !may_fit || patience == 0 || !self.frees_from_lists() {
+                break;
+            }
             self.pool.commit_txg(self.pool.open_txg())?;
             let now = space_of_pool(&self.pool).1;
             patience = if now < used { LIST_TXGS_MAX } else { patience - 1 };

@@ -432,6 +432,9 @@ impl State {
             }
             list.parts = stay;
             list.scan = None;
+            if !self.due.contains(&id) {
+                list.end_scan();
+            }
         }
     }
 
@@ -480,6 +483,8 @@ impl State {
                         .filter(|part| part.info.entries == 0)
                         .map(|part| (id, part.id))
                         .collect();
+                    // An earlier scan may have found some of them.
+                    self.empty.retain(|(list, _)| *list != id);
                     self.empty.extend(empty);
                     self.due.remove(&id);
                 }
@@ -511,6 +516,15 @@ impl State {
 }
 
 impl DeadList {
+    /// The scan is over. It stays due on the device until its empty parts are destroyed: after a crash only another scan finds them.
+    fn end_scan(&mut self) {
+        let has_empty = self.parts.iter().skip(1).any(|part| part.info.entries == 0);
+        if let Some(first) = self.parts.first_mut().filter(|first| first.info.is_scan_due != has_empty) {
+            first.info.is_scan_due = has_empty;
+            first.has_changed = true;
+        }
+    }
+
     fn add_unique(&mut self, bytes: u64) {
         match (&mut self.scan, self.parts.first_mut()) {
             (Some(scan), _) => scan.unique_bytes = scan.unique_bytes.saturating_add(bytes),
@@ -598,9 +612,9 @@ impl DeadList {
             let unique_bytes = self.scan.take().map_or(0, |scan| scan.unique_bytes);
             if let Some(first) = self.parts.first_mut() {
                 first.info.unique_bytes = unique_bytes;
-                first.info.is_scan_due = false;
                 first.has_changed = true;
             }
+            self.end_scan();
             return Ok(None);
         };
         let (id, blocks) = (found.id, if part == 0 { first_part_blocks } else { found.blocks });
@@ -686,7 +700,11 @@ impl FreePolicy for Chain {
         let empty: Vec<_> = state.empty.drain(..count).collect();
         for (list, part) in empty {
             last_tx.reserve_more(DESTROY_BLOCKS);
-            match mos.hold(part).and_then(|object| mos.destroy(last_tx, &object)) {
+            let found = mos.hold(part).and_then(|object| match object.kind() {
+                ObjectKind::DeadList => Ok(object),
+                _ => Err(ObjectError::NotFound(part)),
+            });
+            match found.and_then(|object| mos.destroy(last_tx, &object)) {
                 Ok(()) => state.destroyed.push((list, part)),
                 Err(error) => {
                     log::warn!("part {part} of dead list {list} stays, though it is empty: {error}")

@@ -485,7 +485,13 @@ impl Dispatch {
         self.drop_capabilities(to)?;
         let copied = match self.snapshot_source(from)? {
             Some((snapshot, ino)) => {
-                self.fs.clone_range_from(&snapshot.fs, (ino, copy.off_in), to, copy.off_out, len)?.bytes
+                let copied =
+                    self.fs.clone_range_from(&snapshot.fs, (ino, copy.off_in), to, copy.off_out, len);
+                match copied {
+                    // It was destroyed meanwhile.
+                    Err(Errno::EIO) if snapshot.fs.is_closed() => return Err(Errno::ESTALE),
+                    copied => copied?.bytes,
+                }
             }
             None => self.fs.copy_range(self.ino(from), copy.off_in, to, copy.off_out, len)?,
         };

@@ -186,8 +186,13 @@ impl<'s> Operation for CloneRecords<'s> {
     ) -> Result<Outcome<Cloned>, Errno> {
         let (fs, tx) = (change.fs, change.tx);
         let HeldClone { source, target, is_within, plan, taken } = held;
-        let source_bytes =
-            if *is_within { file_bytes(change.locked.get(source.ino))? } else { file_bytes(&source.read())? };
+        let source_bytes = if *is_within {
+            file_bytes(change.locked.get(source.ino))?
+        } else {
+            // A copy in the other direction may hold that lock, and wait for ours.
+            let Some(state) = source.try_read() else { return Ok(Outcome::Retry) };
+            file_bytes(&state)?
+        };
         let target_bytes = change.locked.get(target.ino).attrs.zpl.size;
         if self.plan(fs, (source, source_bytes), (target, target_bytes))?.as_ref() != Some(plan) {
             return Ok(Outcome::Retry);

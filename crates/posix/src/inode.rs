@@ -179,6 +179,11 @@ impl Inode {
         self.body().state.read()
     }
 
+    /// `None`: a thread has the lock, or waits to write.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, State>> {
+        self.body().state.try_read()
+    }
+
     /// Takes the inode's lock alone. Several inodes are locked in ascending order of their numbers.
     pub fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.body().state.write()

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
+use terrane_dataset::stored::{StoredDataset, list_parts};
 use terrane_dataset::{DatasetError, Datasets};
 use terrane_device::SimDevice;
 use terrane_posix::{Errno, Fs, Ino, SetAttr, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, ROOT};
 use terrane_sim::seeds::seeds;
 use terrane_txg::cost::Cost;
-use terrane_wire::Prng;
+use terrane_wire::{ObjectId, Prng};
 
 const SNAPSHOTS: usize = 300;
 const FILES: usize = 8;
@@ -313,4 +314,36 @@ fn a_writer_without_space_has_the_snapshots_read() {
     }
     world.settle();
     world.check("overwritten");
+}
+
+/// Parts of lists that have become empty go in later txgs. A crash between must not leave them for ever.
+#[test]
+fn empty_parts_of_lists_go_after_a_crash() {
+    let parts = |world: &World| -> usize {
+        let all = StoredDataset::all(&world.machine.objects).unwrap();
+        let lists: Vec<ObjectId> =
+            all.iter().flat_map(|dataset| dataset.lists().collect::<Vec<_>>()).collect();
+        lists.iter().map(|list| list_parts(&world.machine.objects, *list).unwrap().len()).sum()
+    };
+    let mut world = World::new(20);
+    world.settle();
+    world.destroy(|at| at % 50 > 0);
+    // As of each of the last txgs.
+    let mut devices = Vec::new();
+    while world.machine.pool.has_work_left() {
+        world.machine.pool.commit_txg(world.machine.pool.open_txg()).unwrap();
+        devices.push(world.machine.device.after_power_loss(1));
+    }
+    let World { machine, datasets, fs, head, snapshots, .. } = world;
+    fs.forget_all();
+    drop((fs, datasets, machine));
+    for device in devices.iter().rev().take(6) {
+        let machine = Machine::import(device, 1, false).unwrap();
+        let world = World::of(machine, 1, head.clone(), snapshots.clone());
+        world.datasets.drain("").unwrap();
+        world.settle();
+        world.check("crashed");
+        let (found, lists) = (parts(&world), snapshots.len() + 1);
+        assert!(found <= 2 * lists, "{found} parts of {lists} lists");
+    }
 }

@@ -35,12 +35,13 @@ use crate::target::{self, Target};
 use crate::{logger, metrics};
 use clap::Args;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 use terrane_fuse::mount::{MountEntry, dev_number, list_mounts};
 
 /// Set for the server: arguments as the command resolved them in its own directory.
@@ -50,6 +51,8 @@ const DIR_VARIABLE: &str = "TERRANE_DIR";
 /// Set for the server: what `mount` shows as the source, if it is not the pool's name.
 const SOURCE_VARIABLE: &str = "TERRANE_SOURCE";
 const READY: &str = "ready\n";
+/// How long to wait until the server has answered all that the kernel sent.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 /// Set for supervisor and server: the file that their standard error is.
 const LOG_VARIABLE: &str = "TERRANE_LOG";
 
@@ -534,6 +537,8 @@ pub struct WrittenBack {
     pub daemon: Daemon,
     /// Whether the kernel has written back all dirty pages of the mounts.
     pub outcome: Outcome,
+    /// Whether the server has answered all that the kernel sent. Some kernels do not wait for that.
+    pub is_answered: bool,
 }
 
 /// Has the kernel write back what only it holds: pages written through mmap. It does not forward syncfs to a FUSE server. `None`: no
@@ -549,8 +554,9 @@ pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<W
     let Some(MountedDaemon { daemon, mounts }) = found.filter(|found| is_it(&found.daemon)) else {
         return Ok(None);
     };
-    let devs = daemon.greeting.all_mounts().into_iter().map(|mount| mount.dev);
-    let written_back: Outcome<Vec<bool>> = devs.map(|dev| write_back(&dev, &mounts)).collect();
+    let devs: Vec<String> = daemon.greeting.all_mounts().into_iter().map(|mount| mount.dev).collect();
+    let written_back: Outcome<Vec<bool>> = devs.iter().map(|dev| write_back(dev, &mounts)).collect();
+    let is_answered = devs.iter().all(|dev| is_answered(dev));
     let outcome = match written_back {
         Ok(reached) if reached.iter().all(|is_reached| *is_reached) => Ok(()),
         Ok(_) => Err(Failure::refused(
@@ -561,7 +567,21 @@ pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<W
         )),
         Err(failure) => Err(failure),
     };
-    Ok(Some(WrittenBack { daemon, outcome }))
+    Ok(Some(WrittenBack { daemon, outcome, is_answered }))
+}
+
+/// Whether the kernel has no unanswered request for the mount, at once or soon.
+fn is_answered(dev: &str) -> bool {
+    let connection = dev.rsplit(':').next().unwrap_or_default();
+    let waiting = Path::new("/sys/fs/fuse/connections").join(connection).join("waiting");
+    let end = Instant::now() + ANSWER_PATIENCE;
+    loop {
+        match fs::read_to_string(&waiting) {
+            Ok(count) if count.trim() == "0" => return true,
+            Ok(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            _ => return false,
+        }
+    }
 }
 
 /// Has the kernel write back its dirty pages of the mount. False: no mount of it can be reached from here.

@@ -86,11 +86,12 @@ fn set_usage(objects: &Arc<ObjectSets>, node: &Node, branch: &Branch) -> Result<
     let (of, node) = (Arc::downgrade(objects), node.clone());
     branch.set_closed(move || {
         // The pool is being closed if there is none.
-        let usage = of.upgrade().map(|objects| stored_usage(&objects, &node)).transpose();
-        usage.map(Option::unwrap_or_default).unwrap_or_else(|error| {
-            log::warn!("object set {}: space of the data set not counted: {error}", node.set);
-            OwnUsage::default()
-        })
+        let usage = stored_usage(&of.upgrade()?, &node);
+        usage
+            .inspect_err(|error| {
+                log::warn!("object set {}: space of the data set not counted: {error}", node.set)
+            })
+            .ok()
     });
     Ok(())
 }

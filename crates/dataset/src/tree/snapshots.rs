@@ -409,7 +409,7 @@ impl Datasets {
     }
 
     /// Waits until the free queue of a data set is empty and its dead lists are at rest.
-    fn drain(&self, path: &str) -> Result<(), DatasetError> {
+    pub fn drain(&self, path: &str) -> Result<(), DatasetError> {
         let set = {
             let _tree = self.tree.lock();
             self.open_head_to_change(path, &self.node(path)?)?
@@ -483,7 +483,7 @@ impl Datasets {
         let (snapshot, old_list) = (snapshot.info, node.get(DEAD_LIST)?);
         let later = self.hold_snapshots(later)?;
         self.check_retirable()?;
-        self.change(|| {
+        let new = self.change(|| {
             self.remove_snapshots(&tx, &mut node, &old, later)?;
             let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
             node.set(&tx, SET, set)?;
@@ -496,12 +496,16 @@ impl Datasets {
             if let Some(held) = held {
                 *held = self.open_node(path, &node)?;
             }
-            Ok(())
+            Ok(new)
         })?;
         // A commit waits for all operations that have joined the txg, and some of them may wait for the tree.
         drop(tree);
         drop(tx);
-        Ok(mos.commit()?)
+        mos.commit()?;
+        if let Some(Err(error)) = Chain::of(&new).map(|chain| chain.read()) {
+            log::warn!("data set /{path}: snapshots are read later: {error}");
+        }
+        Ok(())
     }
 
     /// The node, the snapshot and newer snapshots, if nothing speaks against a rollback. The caller holds the tree.

@@ -2,7 +2,7 @@
 
 use super::super::{ask, print, rows};
 use crate::clock;
-use crate::cmd::mount::write_back_pool;
+use crate::cmd::mount::{Sync, write_back_pool};
 use crate::dataset_name::DatasetName;
 use crate::failure::{Failure, Outcome};
 use crate::query::{Query, SnapshotAction};
@@ -145,6 +145,11 @@ impl SnapshotCommand {
             return act(&registry, &pool, action).map(drop);
         };
         written_back.outcome?;
+        if !written_back.is_answered {
+            // What is under way has the time of a commit to arrive.
+            Sync { pool: pool.clone() }.run()?;
+            return act(&registry, &pool, action).map(drop);
+        }
         rows(written_back.daemon.ask(&Query::Snapshots { action }, &mut |_, _, _| {})?).map(drop)
     }
 }
