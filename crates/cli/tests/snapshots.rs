@@ -137,7 +137,9 @@ fn a_snapshot_takes_one_commit() {
         fewest = fewest.min(txg() - before);
         assert_eq!(read(&dir, &format!("home/.terrane/snapshot/turn{turn}/file")), format!("turn {turn}"));
     }
-    assert_eq!(fewest, 1);
+    // Without the kernel's count of unanswered requests, the command commits first.
+    let is_counted = fs::read_dir("/sys/fs/fuse/connections").is_ok_and(|mut all| all.next().is_some());
+    assert!(fewest == 1 || !is_counted && fewest == 2, "{fewest} txgs");
 }
 
 #[test]
