@@ -21,7 +21,8 @@
 //! Invariant: no block of a part is taken twice, and no part that begins inside another is accepted. Bytes
 //! that a crash left at the end of a zone look like a part, and the next batch overwrites only their
 //! beginning. On drives with hardware write pointers they stay whole, and the next batch lies behind them. So
-//! a part is dropped if the next one names an earlier predecessor.
+//! a part is dropped if the next one names an earlier predecessor. At the end of a zone there is no next one. Parts there
+//! whose predecessor is missing are dropped if the trees reach nothing behind it: a crash undid them.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +104,9 @@ pub(crate) fn tables(
         }
     }
     scan.part_copies();
+    if let IndexSource::Reached(reached) = index {
+        scan.drop_undone(reached);
+    }
     let tables = scan.tables(own, index);
     scan.unread.into_inner().map_or(Ok(tables), Err)
 }
@@ -273,6 +277,28 @@ impl Scan<'_> {
                 found.parts.insert(end, part);
             }
             found.part_copies.push(PartCopy { part_end: end, part_start: trailer.part_start, addr });
+        }
+    }
+
+    /// Drops parts at the end of zones that a crash undid. A commit would have stored their predecessors.
+    fn drop_undone(&mut self, reached: &[(Addr, u32)]) {
+        let is_reached = |entry: &Entry| reached.binary_search(&(entry.identity, entry.psize)).is_ok();
+        for (seq, found) in &mut self.zones {
+            let mut last = None;
+            let links = found.parts.iter().map(|(end, part)| (*end, part.previous, last.replace(*end)));
+            let Some((broken, _, whole)) = links.into_iter().find(|(_, named, before)| named != before)
+            else {
+                continue;
+            };
+            let whole = whole.unwrap_or(0);
+            let birth = |addr: &Addr| (addr.seq(), u64::from(addr.granule()) * GRANULE);
+            let behind = reached.partition_point(|(addr, _)| birth(addr) < (*seq, whole));
+            let is_born_behind = reached.get(behind).is_some_and(|(addr, _)| addr.seq() == *seq);
+            let mut entries = found.parts.range(broken..).flat_map(|(_, part)| &part.entries);
+            if !is_born_behind && !entries.any(is_reached) {
+                log::warn!("zone {seq}: directory parts behind byte {whole} dropped: a crash undid them");
+                found.parts.split_off(&broken);
+            }
         }
     }
 
