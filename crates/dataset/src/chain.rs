@@ -33,6 +33,7 @@ use terrane_object::{
 };
 use terrane_pool::{Tx, TxgSync};
 use terrane_store::PoolError;
+use terrane_txg::cost::META_BLOCK_BYTES;
 use terrane_wire::{ObjectId, Txg};
 
 /// Most blocks of dead lists that a txg scans, for each data set.
@@ -40,7 +41,10 @@ const SCAN_BLOCKS: u64 = 64;
 /// Copies after which a txg stops freeing entries of dead lists, for each data set. The block that is being scanned is finished.
 const SCAN_FREES: u64 = 32 << 10;
 /// Most parts that a txg destroys, for each data set. All operations wait meanwhile.
-const DESTROYED_PARTS_MAX: usize = 1024;
+const DESTROYED_PARTS_MAX: u64 = 1024;
+const DESTROYED_PARTS_MIN: u64 = 8;
+/// Of a small pool, what they reserve takes at most this share.
+const POOL_SHARE: u64 = 64;
 /// Metadata blocks that become dirty when a part is destroyed.
 const DESTROY_BLOCKS: u32 = 6;
 
@@ -149,7 +153,7 @@ pub struct Chain {
     state: Mutex<State>,
     pending: Mutex<Vec<ChainChange>>,
     syncing: Mutex<Vec<ChainChange>>,
-    /// Held while unread snapshots are read. No other lock is held when it is taken, except that of the tree.
+    /// Held while unread snapshots are read. Callers may hold the lock of the tree, and a transaction. It is taken before `state`.
     reading: Mutex<()>,
 }
 
@@ -696,7 +700,9 @@ impl FreePolicy for Chain {
         *self.syncing.lock() = std::mem::take(&mut *self.pending.lock());
         let mut state = self.state.lock();
         let Some(mos) = self.mos.upgrade().filter(|_| !state.empty.is_empty()) else { return };
-        let count = state.empty.len().min(DESTROYED_PARTS_MAX);
+        let share =
+            mos.pool().label().device_bytes().0 / POOL_SHARE / (u64::from(DESTROY_BLOCKS) * META_BLOCK_BYTES);
+        let count = state.empty.len().min(share.clamp(DESTROYED_PARTS_MIN, DESTROYED_PARTS_MAX) as usize);
         let empty: Vec<_> = state.empty.drain(..count).collect();
         for (list, part) in empty {
             last_tx.reserve_more(DESTROY_BLOCKS);

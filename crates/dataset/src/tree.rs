@@ -7,7 +7,8 @@
 //!
 //! Invariant: each operation is one transaction, so after a crash all of it is there or nothing. The same holds if it fails: an operation
 //! reads what it needs and refuses what it must before its first change. From then on nothing should fail. If something does, the pool
-//! stops before the txg commits ([`Datasets::change`]).
+//! stops before the txg commits ([`Datasets::change`]). Exception: on a pool without space for that, many snapshots are destroyed in
+//! several transactions, each of some of them.
 
 mod branches;
 mod open_snapshots;

@@ -347,3 +347,29 @@ fn empty_parts_of_lists_go_after_a_crash() {
         assert!(found <= 2 * lists, "{found} parts of {lists} lists");
     }
 }
+
+/// While empty parts wait for their turn, another scan of their list finds them again. Each is destroyed once: its number
+/// may belong to another object by then.
+#[test]
+fn empty_parts_that_wait_are_destroyed_once() {
+    for txgs in [40, 80, 120] {
+        let mut world = World::new(30 + txgs);
+        world.settle();
+        world.destroy(|at| (1..150).contains(&at) || (160..240).contains(&at));
+        for number in 0..txgs {
+            let pool = &world.machine.pool;
+            pool.commit_txg(pool.open_txg()).unwrap();
+            if number % 8 == 0 {
+                // Behind each of the two lists, so that both are scanned again. Others take freed numbers.
+                let next = world.snapshots.len() - 40;
+                world.destroy(|at| at == 1 || at == next);
+                world.take(&format!("late {number}"));
+            }
+        }
+        world.settle();
+        world.check("at rest");
+        assert_eq!(world.machine.pool.errors().findings, Vec::<String>::new());
+        let names = world.datasets.snapshots("").unwrap();
+        assert_eq!(names.len(), world.snapshots.len());
+    }
+}

@@ -467,6 +467,10 @@ impl Datasets {
             // A full pool has no space for all at once.
             Err(error) if error.is_no_space() && !later.is_empty() => {
                 let names: Vec<&str> = later.iter().map(|later| later.name.as_str()).collect();
+                log::warn!(
+                    "data set /{path}: {} newer snapshots are destroyed before the rollback",
+                    names.len()
+                );
                 self.destroy_snapshots(path, &names)?;
                 self.drain(path)?;
                 self.begin_settled(cost(0))?
