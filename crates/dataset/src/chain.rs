@@ -712,8 +712,11 @@ impl FreePolicy for Chain {
             });
             match found.and_then(|object| mos.destroy(last_tx, &object)) {
                 Ok(()) => state.destroyed.push((list, part)),
+                // It stays, though it is empty.
                 Err(error) => {
-                    log::warn!("part {part} of dead list {list} stays, though it is empty: {error}")
+                    if let Err(error) = report(&mos, error) {
+                        log::warn!("part {part} of dead list {list} not destroyed: {error}")
+                    }
                 }
             }
         }
