@@ -173,6 +173,9 @@ pub(crate) struct Walk<'a> {
     history: History,
     /// Pointers of clones in the set that is being walked, by address and birth.
     pub clones: BTreeMap<(Addr, Txg), u32>,
+    /// Number of findings in the table of shared blocks, for a walk that need not report them. `None`: they are
+    /// reported.
+    pub shared_table_findings: Option<u64>,
     seen_indirect: HashSet<u64>,
 }
 
@@ -194,6 +197,7 @@ impl<'a> Walk<'a> {
             by_birth: BTreeMap::new(),
             history: History::default(),
             clones: BTreeMap::new(),
+            shared_table_findings: None,
             seen_indirect: HashSet::new(),
         }
     }
@@ -527,7 +531,15 @@ impl<'a> Walk<'a> {
         for (offset, dnode) in dnodes {
             let id = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
             let is_second_copy = each(self.report, ObjectId(id), &dnode);
+            let is_table = dnode.kind == ObjectKind::SharedTable;
+            let Some(before) = self.shared_table_findings.filter(|_| is_table) else {
+                self.walk_object(tree.objset, (ObjectId(id), is_second_copy), &dnode, None);
+                continue;
+            };
+            let outer = std::mem::take(self.report);
             self.walk_object(tree.objset, (ObjectId(id), is_second_copy), &dnode, None);
+            let of_table = std::mem::replace(self.report, outer);
+            self.shared_table_findings = Some(before.saturating_add(of_table.findings_count));
         }
         Some(fill)
     }

@@ -13,7 +13,7 @@ use crate::kind::ObjectKind;
 use crate::mos_change::{MosChange, MosUpdate};
 use crate::object::Object;
 use crate::objset::{ObjectSet, ObjectSpec, Synced, read_header};
-use crate::shared::SharedTable;
+use crate::shared::{SharedBlock, SharedTable};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,22 @@ impl ObjectSets {
 
     /// Opens the object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<ObjectSets>, ObjectError> {
-        let shared = Arc::<SharedTable>::default();
+        Self::open_with(pool, SharedTable::default())
+    }
+
+    /// Opens the object sets of an imported pool, and durably replaces its table of shared blocks, of which
+    /// nothing is read. `shared` are all blocks with more than one reference, by ascending address.
+    pub fn open_replacing_shared(
+        pool: Arc<Pool>,
+        shared: Vec<SharedBlock>,
+    ) -> Result<Arc<ObjectSets>, ObjectError> {
+        let objects = Self::open_with(pool, SharedTable::ignored())?;
+        objects.shared().replace(shared)?;
+        Ok(objects)
+    }
+
+    fn open_with(pool: Arc<Pool>, shared: SharedTable) -> Result<Arc<ObjectSets>, ObjectError> {
+        let shared = Arc::new(shared);
         let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None, shared)?;
         let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
         let objects = Arc::new(ObjectSets { pool: pool.clone(), mos, sets, syncing, opening });

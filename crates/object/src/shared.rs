@@ -11,4 +11,4 @@ pub mod stored;
 mod table;
 
 pub use clone::{ClonableRecords, ClonedRecords};
-pub use table::{SharedTable, SharedTotals};
+pub use table::{SharedBlock, SharedTable, SharedTotals};

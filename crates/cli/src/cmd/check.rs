@@ -27,8 +27,9 @@ pub struct Check {
     /// Pools, by name or by device
     #[arg(required = true, value_name = "NAME|DEVICE")]
     pools: Vec<String>,
-    /// First rebuild the zone tables from headers and directories of zones: for a pool that cannot be imported because its zone tables
-    /// are damaged. It must not be mounted; all of it is read twice
+    /// First rebuild the zone tables from headers and directories of zones, and the table of shared blocks from all pointers, if it does
+    /// not agree with them: for a pool that cannot be imported because such tables are damaged. It must not be mounted; all of it is
+    /// read twice
     #[arg(long)]
     rebuild_index: bool,
     /// JSON

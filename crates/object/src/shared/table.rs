@@ -10,7 +10,7 @@
 //! Invariant: after each sync, an entry's references plus one is the number of pointers to the block.
 
 use super::edit::{LeafEdit, Leaves, TableBlocks, load_leaves, read_leaf};
-use super::stored::{Entry, SharedHead, TABLE_BLOCK_BYTES, find_in_leaf};
+use super::stored::{Entry, GROUP_LEAVES, SharedHead, TABLE_BLOCK_BYTES, find_in_leaf, split};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::object::Object;
@@ -24,7 +24,7 @@ use terrane_format::{Addr, BlockPtr, Feature};
 use terrane_pool::references::{Reference, SharedRanges};
 use terrane_pool::{Pool, Tx, TxgSync};
 use terrane_store::PoolError;
-use terrane_txg::cost::META_BLOCK_BYTES;
+use terrane_txg::cost::{Cost, META_BLOCK_BYTES};
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// Leaves that frees from free queues and dead lists change in one sync, roughly. Each free may change another one.
@@ -33,6 +33,9 @@ const FREED_LEAVES_MAX: u64 = 8 << 10;
 const COMMIT_LEAVES: u64 = 4;
 /// Leaves for which space is kept at most.
 const SYNC_LEAVES_MAX: u64 = 2 * FREED_LEAVES_MAX;
+
+/// Metadata that a replaced table takes beside its leaves: head, index blocks, indirect blocks, and two dnodes.
+const REPLACE_BLOCKS: u32 = 64;
 
 /// Sums over all shared blocks, as of the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,10 +62,25 @@ impl SharedTotals {
     }
 }
 
+/// A block with more than one reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedBlock {
+    /// Address of its first copy.
+    pub addr: Addr,
+    /// References beyond the first, at least 1.
+    pub extra: u64,
+    /// Space of the block.
+    pub bytes: u64,
+}
+
 #[derive(Default)]
 struct State {
     /// The table's object, and the txg that made it. `None`: nothing was ever shared.
     object: Option<(Arc<Object>, Txg)>,
+    /// The object that the header names in txgs before that one. 0: none.
+    replaced: ObjectId,
+    /// Content of a table that replaces another, in ascending order. The sync of the txg that made the object takes it.
+    replacement: Vec<SharedBlock>,
     leaves: Arc<Leaves>,
     totals: SharedTotals,
 }
@@ -78,6 +96,8 @@ pub struct SharedTable {
     clones_in: AtomicU64,
     /// Why the stored table cannot be used. The pool is read-only then.
     unusable: OnceLock<(ObjectId, String)>,
+    /// The stored table is not loaded, because it is to be replaced.
+    is_ignored: bool,
 }
 
 /// What a sync adds to and frees of one block.
@@ -98,12 +118,21 @@ struct Settled {
 }
 
 impl SharedTable {
+    /// A table of which nothing is loaded, for [`replace`](Self::replace).
+    pub(crate) fn ignored() -> SharedTable {
+        SharedTable { is_ignored: true, ..SharedTable::default() }
+    }
+
     /// Loads the table of an opened pool. A table that cannot be read is refused, because nothing could be
     /// freed; if the pool is read-only, it is logged.
     pub(crate) fn attach(&self, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(), ObjectError> {
         // Set once, when the pool is opened.
         let _ = self.mos.set(Arc::downgrade(mos));
         if id == ObjectId(0) {
+            return Ok(());
+        }
+        if self.is_ignored {
+            self.state.lock().replaced = id;
             return Ok(());
         }
         match Self::load(mos, id) {
@@ -114,6 +143,15 @@ impl SharedTable {
             Err(error) if mos.pool().is_read_only() => {
                 log::error!("table of shared blocks unreadable: {error}");
                 let _ = self.unusable.set((id, error.to_string()));
+            }
+            Err(ObjectError::Pool(PoolError::Corrupt(corrupt))) => {
+                return Err(PoolError::refused(
+                    "table of shared blocks",
+                    "readable",
+                    corrupt,
+                    "`terrane check --rebuild-index` counts the references anew; a read-only import shows all files",
+                )
+                .into());
             }
             Err(error) => return Err(error),
         }
@@ -144,7 +182,8 @@ impl SharedTable {
         }
         let SharedHead { blocks, references, block_bytes, saved_bytes, .. } = head;
         let totals = SharedTotals { blocks, references, block_bytes, saved_bytes };
-        Ok(State { object: Some((object, created)), leaves: Arc::new(leaves), totals })
+        let object = Some((object, created));
+        Ok(State { object, leaves: Arc::new(leaves), totals, ..State::default() })
     }
 
     /// Sums as of the last sync.
@@ -167,7 +206,7 @@ impl SharedTable {
     pub(crate) fn stored_in(&self, txg: Txg) -> ObjectId {
         let state = self.state.lock();
         let object = state.object.as_ref().filter(|(_, created)| *created <= txg);
-        object.map_or(ObjectId(0), |(object, _)| object.id())
+        object.map_or(state.replaced, |(object, _)| object.id())
     }
 
     /// Leaves that a change of many entries may rewrite, at most.
@@ -182,19 +221,52 @@ impl SharedTable {
 
     /// Announces clones in the txg of `tx`, which has reserved metadata for a new table.
     pub(crate) fn begin_clone(&self, tx: &Tx) -> Result<(), ObjectError> {
-        let mos = self.mos.get().and_then(Weak::upgrade);
-        let mos = mos.ok_or_else(|| PoolError::Failed { reason: "the object sets were closed".into() })?;
+        let mos = self.mos()?;
         self.clones_in.fetch_max(tx.txg().0, Ordering::AcqRel);
         let mut state = self.state.lock();
         if state.object.is_none() {
-            let (kind, block_size, bonus) = (ObjectKind::SharedTable, TABLE_BLOCK_BYTES, Vec::new());
-            let object =
-                mos.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
-            // The header names the table also if all clones of the txg are overwritten before it syncs.
-            mos.pool().note_use(Feature::Shared);
-            state.object = Some((object, tx.txg()));
+            state.object = Some(create_object(&mos, tx)?);
         }
         Ok(())
+    }
+
+    fn mos(&self) -> Result<Arc<ObjectSet>, ObjectError> {
+        let mos = self.mos.get().and_then(Weak::upgrade);
+        Ok(mos.ok_or_else(|| PoolError::Failed { reason: "the object sets were closed".into() })?)
+    }
+
+    /// Durably replaces the stored table, of which nothing was loaded. `blocks` ascend by address.
+    ///
+    /// The old table's readable blocks are freed, and those that only unreadable ones lead to are lost, unless the pool takes
+    /// them for free already.
+    pub(crate) fn replace(&self, blocks: Vec<SharedBlock>) -> Result<(), ObjectError> {
+        let mos = self.mos()?;
+        if !Self::is_in_force(mos.pool()) {
+            let (found, remedy) =
+                ("pointers of clones", "a pool without the feature has none; copy the files away");
+            return Err(PoolError::refused("table of shared blocks", "feature shared", found, remedy).into());
+        }
+        let entries: Vec<Entry> = blocks.iter().map(|block| (block.addr.raw(), block.extra)).collect();
+        let leaves = u32::try_from(split(&entries).len()).unwrap_or(u32::MAX);
+        let meta_blocks = leaves.saturating_add(leaves / GROUP_LEAVES as u32).saturating_add(REPLACE_BLOCKS);
+        // A damaged header may name another object, or none.
+        let mut old = Vec::new();
+        let unreadable = mos.for_each_dnode(&mut |id, dnode| {
+            if dnode.kind == ObjectKind::SharedTable {
+                old.push(id);
+            }
+        });
+        unreadable.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))?;
+        let old: Vec<Arc<Object>> = old.into_iter().map(|id| mos.hold(id)).collect::<Result<_, _>>()?;
+        let tx = mos.begin(Cost { meta_blocks, ..Cost::NOTHING })?;
+        {
+            let mut state = self.state.lock();
+            state.object = Some(create_object(&mos, &tx)?);
+            state.replacement = blocks;
+        }
+        old.iter().try_for_each(|old| mos.destroy(&tx, old))?;
+        drop(tx);
+        mos.commit()
     }
 
     /// Whether the txg may have clones.
@@ -264,6 +336,13 @@ impl SharedTable {
         failed
     }
 
+    /// What a table that replaces another holds, in the txg that replaces it. Nothing else changes references then.
+    fn take_replacement(&self, txg: Txg) -> Vec<SharedBlock> {
+        let mut state = self.state.lock();
+        let is_due = state.object.as_ref().is_some_and(|(_, created)| *created <= txg);
+        if is_due { std::mem::take(&mut state.replacement) } else { Vec::new() }
+    }
+
     /// Decides about all deferred frees of a sync. Blocks without a reference are freed. Returns the table's
     /// object and its new blocks. `None`: the table stays.
     ///
@@ -275,12 +354,19 @@ impl SharedTable {
         txg_sync: &mut TxgSync<'_>,
     ) -> Result<Option<(ObjectId, TableBlocks)>, ObjectError> {
         let (mut added, mut freed) = txg_sync.take_references();
-        if added.is_empty() && freed.is_empty() {
+        let replacement = self.take_replacement(txg_sync.txg());
+        if added.is_empty() && freed.is_empty() && replacement.is_empty() {
             return Ok(None);
         }
         added.sort_unstable_by_key(addr_of);
         freed.sort_unstable_by_key(addr_of);
-        let changes = changes_of(&added, &freed);
+        let mut changes = changes_of(&added, &freed);
+        changes.extend(replacement.iter().map(|block| Change {
+            addr: block.addr.raw(),
+            added: block.extra,
+            freed: &[],
+            bytes: block.bytes,
+        }));
         // Only syncs change leaves and totals. The lock is not held while leaves are read: clones need it.
         let (object, leaves, mut totals) = {
             let state = self.state.lock();
@@ -328,6 +414,15 @@ impl SharedTable {
         (state.leaves, state.totals) = (Arc::new(leaves), totals);
         Ok(Some((object.id(), blocks)))
     }
+}
+
+/// Makes an empty table, and the txg that has it.
+fn create_object(mos: &ObjectSet, tx: &Tx) -> Result<(Arc<Object>, Txg), ObjectError> {
+    let (kind, block_size, bonus) = (ObjectKind::SharedTable, TABLE_BLOCK_BYTES, Vec::new());
+    let object = mos.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
+    // The header names the table also if all clones of the txg are overwritten before it syncs.
+    mos.pool().note_use(Feature::Shared);
+    Ok((object, tx.txg()))
 }
 
 /// Where references can be counted. A block is shared only if the leaf that counts it is readable: else the txg could
