@@ -73,6 +73,19 @@ pub enum Command {
         /// How the successor opens the pool.
         read_only: Option<bool>,
     },
+    /// Commits everything, and has a successor roll a mounted data set back and take over the mount.
+    #[serde(rename = "roll back")]
+    RollBack {
+        /// The path of the data set.
+        path: String,
+        /// The name of the snapshot.
+        name: String,
+        /// Newer snapshots are destroyed.
+        newer: bool,
+    },
+    /// How the last rollback of a mounted data set ended.
+    #[serde(rename = "rollback outcome")]
+    RollbackOutcome { path: String, name: String },
     /// Sets another memory limit, in bytes, for this server and its successors.
     Memory { bytes: u64 },
 }

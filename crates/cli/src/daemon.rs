@@ -17,6 +17,7 @@ mod ending;
 mod lost_files;
 mod mounted;
 mod requests;
+mod rollback;
 mod succession;
 
 use crate::control::{self, Greeting};
@@ -410,7 +411,8 @@ fn begin(
     // The first mount has the number 0.
     let mut next_number = 1;
     let (control, mounts) = match plan.inherited.take() {
-        Some(inherited) => {
+        Some(mut inherited) => {
+            rollback::make(&open_pool, &mut inherited)?;
             let taken = succession::take_over(&open_pool, &inherited, plan.first)?;
             next_number = inherited.next_number;
             // The device may have moved since. A path that only this process can use is not recorded.

@@ -100,6 +100,32 @@ pub struct Facts {
     /// All devices that the pool may lie on; empty from an older server.
     #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
+    /// The last rollback of a mounted data set.
+    #[serde(default)]
+    pub rollback: Option<MountedRollback>,
+}
+
+/// A rollback of a mounted data set. A server steps back for it, and the next one makes it before it takes over the mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountedRollback {
+    /// The path of the data set.
+    pub path: String,
+    /// The name of the snapshot.
+    pub name: String,
+    /// Newer snapshots are destroyed.
+    pub newer: bool,
+    pub state: RollbackState,
+}
+
+/// How far a rollback is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RollbackState {
+    Wanted,
+    /// A server has begun it. If that server died, it is done or not.
+    Begun,
+    Done,
+    /// The reason. The data set is as it was.
+    Refused(String),
 }
 
 /// Facts that a successor needs about one mount.
@@ -133,7 +159,16 @@ fn first_version() -> u32 {
 
 impl Facts {
     pub fn new(pool: u64, first: MountFacts, devices: Vec<Identity>) -> Facts {
-        Facts { version: VERSION, pool, first, orderly: false, read_only: None, memory: None, devices }
+        Facts {
+            version: VERSION,
+            pool,
+            first,
+            orderly: false,
+            read_only: None,
+            memory: None,
+            devices,
+            rollback: None,
+        }
     }
 }
 
@@ -353,6 +388,21 @@ impl FdStore {
         }
         // Last: if the connection is held, everything is held.
         self.store(&numbered(FD_CONNECTION, number), connection)
+    }
+
+    /// Replaces the facts of a mount that the holder has, in one write. Those of mount 0 are in the file of the pool.
+    pub fn update_mount(number: u32, facts: &MountFacts) -> Outcome {
+        let name = numbered(FD_MOUNT, number);
+        match stored_fds().iter().find(|(known, _)| *known == name) {
+            Some((_, file)) => {
+                let mut text = serde_json::to_vec(facts).map_err(std::io::Error::from)?;
+                // Blanks cover the remains of longer facts.
+                text.resize(text.len().max(usize::try_from(file.metadata()?.len()).unwrap_or(0)), b' ');
+                Ok(file.write_all_at(&text, 0)?)
+            }
+            None if number == 0 => Ok(()),
+            None => Err(Failure(format!("facts of mount {number} not found"))),
+        }
     }
 
     /// Has the holder drop everything. Our own supervisor exits by itself, and needs no message.

@@ -14,10 +14,11 @@ mod question;
 mod snapshots;
 mod status;
 
+pub use datasets::named;
 pub use owners::word_of;
 pub use properties::{parse_setting, property_help, refuse_limits, validate_setting};
 pub use question::{Query, Selection, Setting};
-pub use snapshots::SnapshotAction;
+pub use snapshots::{SnapshotAction, check_mounted_snapshots_stay};
 pub use status::{NOT_WRITTEN_BACK, unavailable_row};
 
 use crate::check;

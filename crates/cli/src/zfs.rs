@@ -120,7 +120,13 @@ fn zfs(words: &[String]) -> Outcome<String> {
         "destroy" => with(&["fs", "destroy"]),
         "create" => with(&["fs", "create"]),
         "rename" => with(&["fs", "rename"]),
-        "rollback" => with(&["fs", "rollback"]),
+        // Mounts go on, so nothing has to be forced.
+        "rollback" => terrane(
+            &["fs", "rollback"]
+                .into_iter()
+                .chain(words.into_iter().filter(|word| *word != "-f"))
+                .collect::<Vec<_>>(),
+        ),
         "clone" => with(&["fs", "clone"]),
         "promote" => with(&["fs", "promote"]),
         "hold" => with(&["fs", "hold"]),

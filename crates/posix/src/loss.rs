@@ -24,10 +24,11 @@ use terrane_dataset::DatasetError;
 use terrane_store::errors::{Errors, FILES_MAX, LossCause, LostFile};
 
 impl Fs {
-    /// Inodes with lost changes, as passed to [`take_over`](Self::take_over), whose loss some kind of call has
-    /// not reported yet.
+    /// Inodes with lost changes, as passed to [`take_over`](Self::take_over), of which the kernel may have another
+    /// state: some kind of call has not reported the loss yet, or the changes were rolled back.
     pub fn lost_inodes(&self) -> Vec<Ino> {
-        let unreported = |(ino, loss): (&Ino, &Loss)| (!loss.is_reported()).then_some(*ino);
+        let unreported =
+            |(ino, loss): (&Ino, &Loss)| (!loss.is_reported() || loss.is_rolled_back).then_some(*ino);
         self.losses
             .as_ref()
             .map_or_else(Vec::new, |losses| losses.list.lock().iter().filter_map(unreported).collect())
@@ -68,9 +69,16 @@ impl Fs {
             self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
         // The entries stay: the kernel may have an old size of such a file, so the position of appends must
         // still be checked.
-        let read = Loss { change_reported: true, sync_reported: true, is_read: true };
         known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
-            self.record_report(ino, |loss| std::mem::replace(loss, read) != read);
+            self.record_report(ino, |loss| {
+                let read = Loss {
+                    change_reported: true,
+                    sync_reported: true,
+                    is_read: true,
+                    is_rolled_back: loss.is_rolled_back,
+                };
+                std::mem::replace(loss, read) != read
+            });
         });
     }
 
@@ -174,7 +182,7 @@ impl Fs {
     /// For `fsync`. `EIO`: changes that should become durable are lost.
     pub(crate) fn refuse_sync(&self, ino: Ino) -> Result<(), Errno> {
         let Some(losses) = &self.losses else { return Ok(()) };
-        if !losses.list.lock().contains_key(&ino) {
+        if losses.list.lock().get(&ino).is_none_or(|loss| loss.is_rolled_back) {
             return Ok(());
         }
         let reported = if self.is_file(ino) {

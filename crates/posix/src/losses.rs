@@ -14,9 +14,15 @@ pub struct Loss {
     pub sync_reported: bool,
     /// An administrator has read of it, so it is no longer in the error log.
     pub is_read: bool,
+    /// An administrator undid the changes, so only the kernel must learn of it.
+    pub is_rolled_back: bool,
 }
 
 impl Loss {
+    /// Changes that a rollback undid. No call reports them.
+    pub const ROLLED_BACK: Loss =
+        Loss { change_reported: true, sync_reported: true, is_read: true, is_rolled_back: true };
+
     /// All calls have reported it. It is still in the list.
     pub fn is_reported(self) -> bool {
         self.change_reported && self.sync_reported

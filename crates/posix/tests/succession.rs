@@ -153,7 +153,7 @@ fn each_kind_of_call_reports_what_a_crash_lost() {
     assert_eq!(fs.fsync(half, true), Ok(()));
     assert_eq!((fs.fsync(never, true), fs.refuse_change(never)), (Err(Errno::EIO), Ok(())));
     let reported = |change_reported, sync_reported| {
-        (half, Some(Loss { change_reported, sync_reported, is_read: false }))
+        (half, Some(Loss { change_reported, sync_reported, ..Loss::default() }))
     };
     let noted = std::mem::take(&mut *notes.1.lock().unwrap());
     let last = noted.last().copied().unwrap();
@@ -165,11 +165,16 @@ fn each_kind_of_call_reports_what_a_crash_lost() {
     assert_eq!((fs.lost_files(), fs.lost_inodes()), (listed, vec![]), "administrators have not read it");
     let cleared = || fs.clear_losses().unwrap().files.len();
     assert_eq!((cleared(), cleared()), (1, 0));
-    let read = Loss { change_reported: true, sync_reported: true, is_read: true };
+    let read = Loss { change_reported: true, sync_reported: true, is_read: true, ..Loss::default() };
     assert_eq!(notes.1.lock().unwrap().last(), Some(&(half, Some(read))));
     assert!(fs.is_lost(half), "the kernel may still append at an old end");
     let fs = Fs::take_over(Arc::clone(fs.dataset()), [(half, read)].into()).unwrap();
     assert_eq!((fs.lost_files(), fs.fsync(half, true), fs.is_lost(half)), (vec![], Ok(()), true));
+    drop(fs);
+    // Of what a rollback undid only the kernel learns.
+    let fs = Fs::take_over(m.fs().dataset().clone(), [(half, Loss::ROLLED_BACK)].into()).unwrap();
+    assert_eq!((fs.refuse_change(half), fs.fsync(half, true)), (Ok(()), Ok(())));
+    assert_eq!((fs.lost_files(), fs.lost_inodes()), (vec![], vec![half]));
 }
 
 #[test]

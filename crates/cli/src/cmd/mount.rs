@@ -486,7 +486,8 @@ impl Restart {
             // A server that does not answer must not exclude the others from an upgrade.
             let survey = Survey::of(&registry)?;
             let not_answering = survey.not_answering.iter().map(|(name, _)| control::not_answering(name));
-            let restarted = survey.daemons.into_iter().map(|found| step_back(&registry, found.daemon, None));
+            let restarted =
+                survey.daemons.into_iter().map(|found| step_back(&registry, found.daemon, RESTART));
             let failures: Vec<String> = restarted
                 .filter_map(Outcome::err)
                 .chain(not_answering)
@@ -498,19 +499,22 @@ impl Restart {
             let target = target::find(&registry, word)?;
             let daemon = daemon_of(&registry, &target)?;
             let daemon = daemon.ok_or_else(|| Failure(format!("pool {} is not mounted", target.name)))?;
-            step_back(&registry, daemon, None)?;
+            step_back(&registry, daemon, RESTART)?;
         }
         Ok(())
     }
 }
 
-/// Has the server replaced, and waits for the next one.
-fn step_back(registry: &Registry, daemon: Daemon, read_only: Option<bool>) -> Outcome {
+/// Replaces the server, and changes nothing.
+const RESTART: control::Command = control::Command::StepBack { read_only: None };
+
+/// Has the server step back by this command, and waits for the next one.
+pub fn step_back(registry: &Registry, daemon: Daemon, command: control::Command) -> Outcome<Daemon> {
     let (pool, pid) = (daemon.greeting.pool.clone(), daemon.greeting.pid);
-    daemon.ask(&control::Command::StepBack { read_only }, &mut |_, _, _| {})?;
+    daemon.ask(&command, &mut |_, _, _| {})?;
     // The socket stays the same one: this waits for the next process that answers on it.
     match control::connect(&registry.control_socket(&pool))? {
-        Some(next) if next.greeting.pid != pid => Ok(()),
+        Some(next) if next.greeting.pid != pid => Ok(next),
         _ => Err(Failure(format!(
             "pool {pool}: restart failed: no new server answers; see {}",
             registry.log_path(&pool).display()

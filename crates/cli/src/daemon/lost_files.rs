@@ -69,7 +69,7 @@ impl Losses {
 /// them with the next commit. This list stays for all later servers.
 pub struct LostFiles {
     pub file: File,
-    /// In ascending order, as in the file, which has 8 bytes for each. The three highest bits say to whom the loss was
+    /// In ascending order, as in the file, which has 8 bytes for each. The highest bits say to whom the loss was
     /// reported; object numbers have fewer bits.
     numbers: Vec<Ino>,
 }
@@ -77,12 +77,15 @@ pub struct LostFiles {
 const CHANGE_REPORTED: u64 = 1 << 63;
 const SYNC_REPORTED: u64 = 1 << 62;
 const LOSS_READ: u64 = 1 << 61;
+const ROLLED_BACK: u64 = 1 << 60;
+const FLAGS: u64 = CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ | ROLLED_BACK;
 
 fn encode_entry(ino: Ino, loss: Loss) -> u64 {
     let flag = |is_told, bit| if is_told { bit } else { 0 };
     ino | flag(loss.change_reported, CHANGE_REPORTED)
         | flag(loss.sync_reported, SYNC_REPORTED)
         | flag(loss.is_read, LOSS_READ)
+        | flag(loss.is_rolled_back, ROLLED_BACK)
 }
 
 fn decode_entry(word: u64) -> (Ino, Loss) {
@@ -91,8 +94,9 @@ fn decode_entry(word: u64) -> (Ino, Loss) {
         change_reported: is_set(CHANGE_REPORTED),
         sync_reported: is_set(SYNC_REPORTED),
         is_read: is_set(LOSS_READ),
+        is_rolled_back: is_set(ROLLED_BACK),
     };
-    (word & !(CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ), loss)
+    (word & !FLAGS, loss)
 }
 
 impl LostFiles {
@@ -134,7 +138,7 @@ mod tests {
     #[test]
     fn lost_files_are_listed_until_they_are_reported() {
         let (none, change) = (Loss::default(), Loss { change_reported: true, ..Loss::default() });
-        let both = Loss { change_reported: true, sync_reported: true, is_read: true };
+        let both = Loss::ROLLED_BACK;
         let largest = (1 << 48) - 1;
         let lost = LostFiles::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
         let read = |lost: &LostFiles| LostFiles::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();

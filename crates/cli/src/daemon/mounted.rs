@@ -23,6 +23,7 @@ use crate::query::{Setting, validate_setting};
 use crate::rewrite_job;
 use std::fs::File;
 use std::path::PathBuf;
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -187,14 +188,22 @@ impl MountedSet {
     fn drop_cached(&self, nodes: &[u64], what: &'static str) {
         let Some(connection) = self.connection() else { return };
         let name = self.name();
-        let warn = move |error: &str| log::warn!("{name}: the kernel may still show {what}: {error}");
         match terrane_fuse::forget::start(succession::page_drop_command(), connection, nodes) {
-            Ok(helper) => drop(std::thread::spawn(move || match helper.wait_with_output() {
-                Ok(output) if output.status.success() => {}
-                Ok(output) => warn(String::from_utf8_lossy(&output.stderr).trim()),
-                Err(error) => warn(&error.to_string()),
-            })),
-            Err(error) => warn(&error.to_string()),
+            Ok(helper) => drop(std::thread::spawn(move || note_dropped(helper, &name, what))),
+            Err(error) => log::warn!("{name}: the kernel may still show {what}: {error}"),
+        }
+    }
+
+    /// Has the kernel drop what it caches of all objects that a rollback changed, and waits for it. Not for threads that answer
+    /// the kernel.
+    pub fn drop_rolled_back(&self) {
+        let (Some(connection), Some(fs)) = (self.connection(), self.view.fs.get()) else { return };
+        let node = |ino| if ino == fs.root() { ROOT_ID } else { ino };
+        let nodes: Vec<u64> = fs.lost_inodes().into_iter().map(node).collect();
+        let (name, what) = (self.name(), "files as they were before the rollback");
+        match terrane_fuse::forget::start(succession::page_drop_command(), connection, &nodes) {
+            Ok(helper) => note_dropped(helper, &name, what),
+            Err(error) => log::warn!("{name}: the kernel may still show {what}: {error}"),
         }
     }
 
@@ -227,6 +236,11 @@ impl MountedSet {
     fn connection(&self) -> Option<File> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         connection.as_ref().and_then(|file| file.try_clone().ok())
+    }
+
+    /// Has the kernel look up all names anew. `Unsupported`: it cannot.
+    pub fn forget_names(&self) -> std::io::Result<()> {
+        self.connection().map_or(Ok(()), |connection| Notifier::new(connection).invalidate_names())
     }
 
     /// Whether the mount still exists in a namespace. Then `dev` is the number of no other file system.
@@ -272,6 +286,16 @@ impl MountedSet {
             // It sees the end after one step.
             let _ = thread.join();
         }
+    }
+}
+
+/// Waits until the kernel has dropped what it was told to.
+fn note_dropped(helper: Child, name: &str, what: &str) {
+    let warn = |error: &str| log::warn!("{name}: the kernel may still show {what}: {error}");
+    match helper.wait_with_output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => warn(String::from_utf8_lossy(&output.stderr).trim()),
+        Err(error) => warn(&error.to_string()),
     }
 }
 

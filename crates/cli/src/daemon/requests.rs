@@ -1,7 +1,7 @@
 //! Requests of commands to a server, over its control socket.
 
 use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_ledger};
-use super::{Shared, ending, succession};
+use super::{Shared, ending, rollback, succession};
 use crate::clock;
 use crate::control::{ClientConnection, Command, MountRequest};
 use crate::failure::{Failure, Outcome};
@@ -98,9 +98,14 @@ fn run_command(shared: &Arc<Shared>, command: Command, file: Option<File>, clien
             ending::stop(shared, dataset.as_deref(), how, timeout, client);
         }
         Command::StepBack { read_only } => {
-            let refused = succession::step_back(shared, read_only, client);
+            let refused = succession::step_back(shared, read_only, None, client);
             client.answer(Err(refused));
         }
+        Command::RollBack { path, name, newer } => {
+            let refused = rollback::step_back(shared, &path, &name, newer, client);
+            client.answer(Err(refused));
+        }
+        Command::RollbackOutcome { path, name } => client.answer(rollback::outcome(shared, &path, &name)),
         Command::Sync => client.answer(shared.sync().map(|()| Value::Null)),
         Command::Memory { bytes } => client.answer(change_memory(shared, bytes)),
         Command::CanMount { dataset } => client.answer(check_mountable(shared, &dataset).map(describe)),

@@ -14,7 +14,7 @@ use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_tags};
 use crate::control::ClientConnection;
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
-use crate::fd_store::{self, Facts, FdStore, Inherited, InheritedMount, MountFacts};
+use crate::fd_store::{self, Facts, FdStore, Inherited, InheritedMount, MountFacts, MountedRollback};
 use crate::mount_options::{self, ParsedOptions};
 use crate::open_pool::OpenPool;
 use crate::supervisor::STEPPED_BACK;
@@ -287,7 +287,12 @@ pub fn watch_supervisor(shared: &Shared) {
 
 /// Finishes requests in progress, commits everything and exits, so that a successor can continue. Returns
 /// only if that is impossible.
-pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientConnection) -> Failure {
+pub fn step_back(
+    shared: &Shared,
+    read_only: Option<bool>,
+    rollback: Option<MountedRollback>,
+    client: &mut ClientConnection,
+) -> Failure {
     let dir = shared.greeting().mountpoint;
     let Some((facts_file, facts)) = shared.facts_file.get() else {
         return Failure(format!(
@@ -331,7 +336,7 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
     };
     let facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
     let read_only = read_only.or(facts.read_only);
-    let facts = Facts { orderly: exported.is_ok(), read_only, ..facts.clone() };
+    let facts = Facts { orderly: exported.is_ok(), read_only, rollback, ..facts.clone() };
     let outcome = exported.and_then(|()| fd_store::write_facts(facts_file, &facts));
     // The last moment at which another supervisor can be given the descriptors.
     if let Err(failure) = ensure_supervisor(shared) {

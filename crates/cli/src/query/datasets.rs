@@ -41,7 +41,7 @@ pub(super) struct Changed {
 }
 
 /// The error, with names in the form that users write.
-pub(super) fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
+pub fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
     let pool = open_pool.pool.name();
     let full = |name: String| full_name(&pool, &name);
     match error {

@@ -287,7 +287,7 @@ fn destroy(
 
 /// Refuses a rollback, a promotion or another name while a snapshot is mounted that this would destroy or rename. Mounts know
 /// snapshots by name.
-fn check_mounted_snapshots_stay(open_pool: &OpenPool, action: &SnapshotAction) -> Outcome {
+pub fn check_mounted_snapshots_stay(open_pool: &OpenPool, action: &SnapshotAction) -> Outcome {
     let datasets = &open_pool.datasets;
     let named = |error| named(open_pool, error);
     let (path, changed) = match action {

@@ -9,6 +9,7 @@ use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::snapshot_info::SnapshotInfo;
 use std::sync::{Arc, Weak};
+use terrane_wire::ObjectId;
 
 impl Datasets {
     /// Opens a snapshot as a read-only data set. While it is open, every caller gets the same one. After it was destroyed,
@@ -37,6 +38,15 @@ impl Datasets {
         open.retain(|_, other| other.strong_count() > 0);
         open.insert(info.id, Arc::downgrade(&opened));
         Ok((info, opened))
+    }
+
+    /// The objects of a data set that differ from those in a snapshot of it, as of the last commit.
+    pub fn changed_since(&self, path: &str, name: &str) -> Result<Vec<ObjectId>, DatasetError> {
+        let (info, snapshot) = self.open_snapshot_and_info(path, name)?;
+        let (head, mut changed) = (self.open_dataset(path)?, Vec::new());
+        let each = &mut |id| changed.push(id);
+        head.object_set().objects_changed_since(snapshot.object_set(), info.created, each)?;
+        Ok(changed)
     }
 
     /// Closes a snapshot that the open txg destroys.

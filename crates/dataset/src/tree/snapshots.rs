@@ -527,18 +527,35 @@ impl Datasets {
         if !held.is_some_and(is_held) {
             self.check_not_open(path, &node)?;
         }
-        let snapshot = self.snapshot_of(&node, path, name)?;
-        let mut later = self.snapshots_in(&node)?;
+        let (snapshot, later) = self.find_snapshots_for_rollback(path, name, newer, &node)?;
+        Ok((node, snapshot, later))
+    }
+
+    /// Checks whether a data set could be rolled back if it were not open.
+    pub fn check_rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
+        let _tree = self.tree.lock();
+        self.find_snapshots_for_rollback(path, name, newer, &self.node(path)?).map(drop)
+    }
+
+    fn find_snapshots_for_rollback(
+        &self,
+        path: &str,
+        name: &str,
+        newer: bool,
+        node: &Node,
+    ) -> Result<(Snapshot, Vec<Snapshot>), DatasetError> {
+        let snapshot = self.snapshot_of(node, path, name)?;
+        let mut later = self.snapshots_in(node)?;
         later.retain(|other| other.info.created > snapshot.info.created);
         if !later.is_empty() && !newer {
             let names: Vec<String> = later.iter().map(|later| format!("{path}@{}", later.name)).collect();
             let by = format!("newer snapshots would be lost: {}; destroy them too with -r", names.join(", "));
             return Err(DatasetError::InUse { name: path.to_string(), by });
         }
-        self.check_unused(&node, path, &later, &[])?;
+        self.check_unused(node, path, &later, &[])?;
         // The head goes only for a snapshot that can be read.
         self.objects.check_root(snapshot.info.set, &snapshot.info.root)?;
-        Ok((node, snapshot, later))
+        Ok((snapshot, later))
     }
 
     /// Creates a data set that begins with the content of a snapshot.

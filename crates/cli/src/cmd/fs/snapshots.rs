@@ -1,8 +1,9 @@
 //! Snapshots on the command line: `terrane snapshot`, and the commands of `terrane fs` for them.
 
-use super::super::{ask, print, rows};
+use super::super::{ask, daemon_of, print, rows};
 use crate::clock;
-use crate::cmd::mount::{Sync, write_back_pool};
+use crate::cmd::mount::{Sync, WrittenBack, step_back, write_back_pool};
+use crate::control::{Command, Daemon};
 use crate::dataset_name::DatasetName;
 use crate::failure::{Failure, Outcome};
 use crate::query::{Query, SnapshotAction};
@@ -158,8 +159,23 @@ impl Rollback {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let PartName { dataset, part: name } = PartName::parse(&registry, &self.name, '@')?;
-        let action = SnapshotAction::Rollback { path: dataset.path, name, newer: self.newer };
-        act(&registry, &dataset.pool, action).map(drop)
+        let (path, newer) = (dataset.path, self.newer);
+        let (target, _) = target::find_mountable(&registry, &dataset.pool)?;
+        let daemon = daemon_of(&registry, &target)?;
+        let is_mounted =
+            |daemon: &Daemon| daemon.greeting.all_mounts().iter().any(|mount| mount.dataset == path);
+        if !daemon.as_ref().is_some_and(is_mounted) {
+            let action = SnapshotAction::Rollback { path, name, newer };
+            return act(&registry, &dataset.pool, action).map(drop);
+        }
+        // What the kernel has not written back yet would be written into the data set after the rollback.
+        let Some(WrittenBack { daemon, outcome, .. }) = write_back_pool(&registry, &target)? else {
+            return Err(Failure(format!("pool {} was just unmounted; try again", target.name)));
+        };
+        outcome?;
+        let wanted = Command::RollBack { path: path.clone(), name: name.clone(), newer };
+        let next = step_back(&registry, daemon, wanted)?;
+        next.ask(&Command::RollbackOutcome { path, name }, &mut |_, _, _| {}).map(drop)
     }
 }
 

@@ -93,7 +93,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             }
             // An older server does not report this. It has one mount, which is read-only because its pool is.
             if daemon.greeting.read_only || daemon.greeting.mounts.is_empty() {
-                step_back(registry, daemon, Some(false))?;
+                step_back(registry, daemon, Command::StepBack { read_only: Some(false) })?;
             }
             Ok(change(dir, &wanted, true)?)
         }
@@ -109,7 +109,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
                 // Other mounts may write to the pool.
                 return daemon.ask(&Command::Sync, &mut |_, _, _| {}).map(drop);
             }
-            if let Err(failure) = step_back(registry, daemon, Some(true)) {
+            if let Err(failure) = step_back(registry, daemon, Command::StepBack { read_only: Some(true) }) {
                 // A server without a supervisor cannot be replaced: it commits, and keeps a writable pool that
                 // nothing writes to.
                 let daemon = daemon_of(registry, row)?.ok_or(failure)?;

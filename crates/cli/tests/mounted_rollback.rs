@@ -1,0 +1,231 @@
+//! Rollback of data sets that are mounted and in use.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::time::Duration;
+use support::{TestDir, can_mount, is_root, kill};
+
+/// Pool `tank` with data set `home`, both mounted. `home` has a snapshot, `monday`, and changes of all kinds since.
+fn new_pool(name: &str) -> Option<TestDir> {
+    if !can_mount() || !is_root() {
+        return None;
+    }
+    let dir = TestDir::new(name);
+    dir.run("pool create tank tank.img --size 256M", 0);
+    dir.run("mount tank mnt", 0);
+    dir.run("fs create tank/home", 0);
+    fs::create_dir(dir.path("home")).unwrap();
+    dir.run("mount tank/home home", 0);
+    let home = dir.path("home");
+    fs::create_dir_all(home.join("dir/sub")).unwrap();
+    for (file, text) in FILES {
+        fs::write(home.join(file), text).unwrap();
+    }
+    fs::write(home.join("same"), "same").unwrap();
+    dir.run("snapshot tank/home@monday", 0);
+    Some(dir)
+}
+
+const FILES: [(&str, &str); 5] = [
+    ("written", "as it was"),
+    ("removed", "here"),
+    ("moved", "by name"),
+    ("dir/inner", "in"),
+    ("cut", "0123456789"),
+];
+
+fn change(home: &Path) {
+    fs::write(home.join("written"), "something much longer than before").unwrap();
+    fs::remove_file(home.join("removed")).unwrap();
+    fs::rename(home.join("moved"), home.join("dir/moved")).unwrap();
+    fs::remove_file(home.join("dir/inner")).unwrap();
+    fs::remove_dir(home.join("dir/sub")).unwrap();
+    fs::write(home.join("dir/sub"), "a file now").unwrap();
+    File::options().write(true).open(home.join("cut")).unwrap().set_len(3).unwrap();
+    fs::create_dir(home.join("new")).unwrap();
+    fs::write(home.join("new/file"), "new").unwrap();
+    // The kernel knows that these do not exist.
+    for (file, _) in [FILES[1], FILES[2]] {
+        assert!(!home.join(file).exists());
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The files are those of the snapshot, for every way to look at them.
+fn assert_as_before(home: &Path) {
+    assert_eq!(names(home), ["cut", "dir", "moved", "removed", "same", "written"]);
+    assert_eq!(names(&home.join("dir")), ["inner", "sub"]);
+    for (file, text) in FILES {
+        assert_eq!(fs::metadata(home.join(file)).unwrap().len(), text.len() as u64, "{file}");
+        assert_eq!(fs::read_to_string(home.join(file)).unwrap(), text, "{file}");
+    }
+    assert!(fs::metadata(home.join("dir/sub")).unwrap().is_dir());
+    assert!(!home.join("new").exists() && !home.join("dir/moved").exists());
+}
+
+fn read(file: &File) -> Result<String, Option<i32>> {
+    let mut buf = [0; 64];
+    let len = file.read_at(&mut buf, 0).map_err(|error| error.raw_os_error())?;
+    Ok(String::from_utf8_lossy(&buf[..len]).into_owned())
+}
+
+#[test]
+fn a_data_set_in_use_is_rolled_back() {
+    let Some(dir) = new_pool("rollback-used") else { return };
+    let home = dir.path("home");
+    let open = |name: &str| File::options().read(true).write(true).open(home.join(name)).unwrap();
+    let (same, other) = (open("same"), dir.path("mnt/other"));
+    fs::write(&other, "other").unwrap();
+    let other = File::open(other).unwrap();
+    let cwd = File::open(home.join("dir")).unwrap();
+    change(&home);
+    let (written, new) = (open("written"), open("new/file"));
+    assert_eq!(read(&new).unwrap(), "new");
+    let server = dir.daemon_pid();
+    dir.run("fs rollback tank/home@monday", 0);
+    assert_ne!(dir.successor_of(server), server);
+    assert_as_before(&home);
+    // Open files: what still exists goes on, and what does not is stale.
+    assert_eq!(read(&same).unwrap(), "same");
+    assert_eq!(read(&written).unwrap(), "as it was");
+    assert_eq!(read(&other).unwrap(), "other");
+    assert_eq!(read(&new), Err(Some(Errno::STALE.raw_os_error())));
+    assert_eq!(cwd.metadata().unwrap().ino(), fs::metadata(home.join("dir")).unwrap().ino());
+    // No call fails for changes that the rollback undid.
+    written.write_at(b"AS", 0).unwrap();
+    written.sync_all().unwrap();
+    File::open(home.join("dir")).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read_to_string(home.join("written")).unwrap(), "AS it was");
+    // New files do not get the numbers of those that are gone, which programs have open.
+    for count in 0..50 {
+        fs::write(home.join(format!("later {count}")), "later").unwrap();
+    }
+    assert_eq!(read(&new), Err(Some(Errno::STALE.raw_os_error())));
+    assert!(new.write_at(b"x", 0).is_err());
+    let status = dir.json("pool status -j tank");
+    assert_eq!(status["pools"][0]["lost_files"].as_array().unwrap().len(), 0);
+    // The state is stored.
+    dir.run("restart tank", 0);
+    assert_eq!(fs::read_to_string(home.join("written")).unwrap(), "AS it was");
+    drop((same, written, new, other, cwd));
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// Every server has the root data set open.
+#[test]
+fn a_mounted_root_data_set_is_rolled_back() {
+    let Some(dir) = new_pool("rollback-mounted-root") else { return };
+    let file = dir.path("mnt/file");
+    fs::write(&file, "monday").unwrap();
+    dir.run("snapshot tank@monday", 0);
+    for text in ["tuesday", "wednesday"] {
+        fs::write(&file, text).unwrap();
+        let open = File::open(&file).unwrap();
+        // As zfs(8) is called.
+        let zfs = std::process::Command::new(env!("CARGO_BIN_EXE_terrane"))
+            .arg0("zfs")
+            .args(["rollback", "-f", "tank@monday"])
+            .envs(dir.command("").get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .output()
+            .unwrap();
+        assert!(zfs.status.success(), "{}", String::from_utf8_lossy(&zfs.stderr));
+        assert_eq!(
+            (read(&open).unwrap(), fs::read_to_string(&file).unwrap()),
+            ("monday".into(), "monday".into())
+        );
+    }
+    assert_as_before(&dir.path("home"));
+    // A server that follows a killed one finds it too.
+    let server = dir.daemon_pid();
+    kill("-KILL", server);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "monday");
+    assert_ne!(dir.successor_of(server), server);
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn a_refused_rollback_changes_nothing_and_replaces_no_server() {
+    let Some(dir) = new_pool("rollback-refused") else { return };
+    let home = dir.path("home");
+    fs::write(home.join("written"), "tuesday").unwrap();
+    dir.run("snapshot tank/home@tuesday", 0);
+    let server = dir.daemon_pid();
+    dir.refused("fs rollback tank/home@monday", &["home@tuesday", "-r"]);
+    dir.refused("fs rollback tank/home@sunday", &["sunday"]);
+    dir.run("fs hold keep tank/home@tuesday", 0);
+    dir.refused("fs rollback -r tank/home@monday", &["keep"]);
+    dir.run("fs release keep tank/home@tuesday", 0);
+    fs::create_dir(dir.path("snap")).unwrap();
+    dir.run("mount tank/home@tuesday snap", 0);
+    dir.refused("fs rollback -r tank/home@monday", &["tank/home@tuesday"]);
+    dir.run("umount snap", 0);
+    assert_eq!(dir.daemon_pid(), server);
+    assert_eq!(fs::read_to_string(home.join("written")).unwrap(), "tuesday");
+    let shown = home.join(".terrane/snapshot/tuesday/written");
+    assert_eq!(fs::read_to_string(&shown).unwrap(), "tuesday");
+    dir.run("fs rollback -r tank/home@monday", 0);
+    assert_as_before(&home);
+    assert!(!shown.exists());
+    assert_eq!(fs::read_to_string(home.join(".terrane/snapshot/monday/written")).unwrap(), "as it was");
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// The data set is as it was or as it is wanted, never another, and the mounts go on.
+#[test]
+fn a_rollback_whose_server_is_killed_is_done_or_not() {
+    let Some(dir) = new_pool("rollback-killed") else { return };
+    let home = dir.path("home");
+    let (mut done, mut not) = (0, 0);
+    for round in 0..8 {
+        change(&home);
+        dir.run("sync tank", 0);
+        let server = dir.daemon_pid();
+        let mut command = dir.command("fs rollback tank/home@monday").spawn().unwrap();
+        // The server that steps back, or the one that follows.
+        let end = std::time::Instant::now() + Duration::from_millis(8 * round);
+        while std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill("-KILL", if round % 2 == 0 { server } else { dir.successor_of(server) });
+        let is_done = command.wait().unwrap().success();
+        if !is_done {
+            // Nobody has waited until the kernel forgot what it had cached.
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let text = fs::read_to_string(home.join("written")).unwrap();
+        if text == "as it was" {
+            assert_as_before(&home);
+            done += 1;
+        } else {
+            assert!(!is_done, "round {round}");
+            assert_eq!(text, "something much longer than before");
+            assert_eq!(names(&home), ["cut", "dir", "new", "same", "written"]);
+            not += 1;
+            dir.run("fs rollback tank/home@monday", 0);
+            assert_as_before(&home);
+        }
+    }
+    println!("{done} were done, {not} not");
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
