@@ -464,8 +464,9 @@ impl Datasets {
             Cost { meta_blocks: blocks.saturating_add(64), ..COST_FREEING }
         };
         let tx = match self.begin_settled(cost(later.len())) {
-            // A full pool has no space for all at once.
+            // A full pool has no space for all at once. Nothing is destroyed if the rollback alone does not fit either.
             Err(error) if error.is_no_space() && !later.is_empty() => {
+                drop(self.begin_settled(cost(0))?);
                 let names: Vec<&str> = later.iter().map(|later| later.name.as_str()).collect();
                 log::warn!(
                     "data set /{path}: {} newer snapshots are destroyed before the rollback",
