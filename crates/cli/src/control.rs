@@ -83,6 +83,10 @@ pub enum Command {
         /// Newer snapshots are destroyed.
         newer: bool,
     },
+    /// Renames a data set that is mounted, or one above a mounted one. Commits everything, and has a successor take over the mounts
+    /// by their new names.
+    #[serde(rename = "rename mounted")]
+    RenameMounted { path: String, to: String },
     /// How the last rollback of a mounted data set ended.
     #[serde(rename = "rollback outcome")]
     RollbackOutcome { path: String, name: String },

@@ -105,6 +105,10 @@ fn run_command(shared: &Arc<Shared>, command: Command, file: Option<File>, clien
             let refused = rollback::step_back(shared, &path, &name, newer, client);
             client.answer(Err(refused));
         }
+        Command::RenameMounted { path, to } => {
+            let refused = succession::rename(shared, &path, &to, client);
+            client.answer(Err(refused));
+        }
         Command::RollbackOutcome { path, name } => client.answer(rollback::outcome(shared, &path, &name)),
         Command::Sync => client.answer(shared.sync().map(|()| Value::Null)),
         Command::Memory { bytes } => client.answer(change_memory(shared, bytes)),

@@ -17,6 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::fd_store::{self, Facts, FdStore, Inherited, InheritedMount, MountFacts, MountedRollback};
 use crate::mount_options::{self, ParsedOptions};
 use crate::open_pool::OpenPool;
+use crate::query::named;
 use crate::supervisor::STEPPED_BACK;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_dataset::{AclType, Dataset, DatasetError, XattrPlacement};
 use terrane_device::Identity;
@@ -285,6 +286,45 @@ pub fn watch_supervisor(shared: &Shared) {
     }
 }
 
+/// The facts of this server, if a successor would find all mounts.
+fn check_held(shared: &Shared) -> Outcome<&(File, Mutex<Facts>)> {
+    let dir = shared.greeting().mountpoint;
+    let held = shared.facts_file.get().ok_or_else(|| {
+        Failure(format!(
+            "server not replaced: the server of {} runs in the foreground, without a supervisor; unmount it and mount it again",
+            dir.display()
+        ))
+    })?;
+    match shared.mounts().iter().find(|mount| !mount.is_held.load(Ordering::Acquire)) {
+        Some(mount) => Err(Failure(format!(
+            "server not replaced: the mount on {} would end with it (-o uring); unmount it and mount it again",
+            mount.dir.display()
+        ))),
+        None => Ok(held),
+    }
+}
+
+/// Renames a data set, and steps back: mounts of this process know their data sets by paths, and a successor finds them by
+/// their object sets. Returns only if that is impossible.
+pub fn rename(shared: &Shared, path: &str, to: &str, client: &mut ClientConnection) -> Failure {
+    let datasets = &shared.open_pool.datasets;
+    let renamed = check_held(shared)
+        .and_then(|_| datasets.rename(path, to).map_err(|error| named(&shared.open_pool, error)));
+    if let Err(failure) = renamed {
+        return failure;
+    }
+    let Failure(reason) = step_back(shared, None, None, client);
+    match datasets.rename(to, path) {
+        Ok(()) => Failure(format!("not renamed: {reason}")),
+        Err(error) => {
+            let pool = shared.open_pool.pool.name();
+            Failure(format!(
+                "renamed, but mounts of it have the old name until `terrane restart {pool}`: {reason}; {error}"
+            ))
+        }
+    }
+}
+
 /// Finishes requests in progress, commits everything and exits, so that a successor can continue. Returns
 /// only if that is impossible.
 pub fn step_back(
@@ -293,21 +333,12 @@ pub fn step_back(
     rollback: Option<MountedRollback>,
     client: &mut ClientConnection,
 ) -> Failure {
-    let dir = shared.greeting().mountpoint;
-    let Some((facts_file, facts)) = shared.facts_file.get() else {
-        return Failure(format!(
-            "server not replaced: the server of {} runs in the foreground, without a supervisor; unmount it and mount it again",
-            dir.display()
-        ));
-    };
     // No mount begins from here on.
     let _adding = shared.open_pool.mounts.lock_changes();
-    if let Some(mount) = shared.mounts().iter().find(|mount| !mount.is_held.load(Ordering::Acquire)) {
-        return Failure(format!(
-            "server not replaced: the mount on {} would end with it (-o uring); unmount it and mount it again",
-            mount.dir.display()
-        ));
-    }
+    let (facts_file, facts) = match check_held(shared) {
+        Ok(held) => held,
+        Err(failure) => return failure,
+    };
     // Descriptors left with a supervisor are lost when it is gone. One that was just killed seems to listen for a
     // moment longer. No caller on the mount waits for this pause.
     for pause in [SUPERVISOR_EXIT_WAIT, Duration::ZERO] {

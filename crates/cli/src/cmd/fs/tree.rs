@@ -1,15 +1,17 @@
 //! `terrane fs create`, `destroy`, `rename` and `list`: the tree of data sets.
 
-use super::super::{ask, ask_within, print, rows};
+use super::super::{ask, ask_within, daemon_of, print, rows};
 use super::snapshots::{PartName, act};
 use crate::clock;
-use crate::control::SURVEY_TIMEOUT;
+use crate::cmd::mount::step_back;
+use crate::control::{Command, SURVEY_TIMEOUT};
 use crate::dataset_name::{DatasetName, full_name};
 use crate::failure::{Failure, Outcome};
 use crate::figures::Figure;
 use crate::query::{self, Query, Selection, Setting, SnapshotAction};
 use crate::registry::Registry;
 use crate::table::{Column, Listing, OutputFormat, count, size, text};
+use crate::target;
 use clap::Args;
 use serde_json::{Value, json};
 use terrane_dataset::props::Key;
@@ -221,7 +223,19 @@ impl Rename {
                 "copy the data to move it to another pool",
             ));
         }
-        change(&name, &Query::RenameDataset { path: name.path.clone(), to: to.path })
+        let (target, _) = target::find_mountable(&registry, &name.pool)?;
+        let is_below = |dataset: &str| {
+            dataset
+                .strip_prefix(&*name.path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+        };
+        match daemon_of(&registry, &target)? {
+            Some(daemon) if daemon.greeting.all_mounts().iter().any(|mount| is_below(&mount.dataset)) => {
+                let command = Command::RenameMounted { path: name.path, to: to.path };
+                step_back(&registry, daemon, command).map(drop)
+            }
+            _ => change(&name, &Query::RenameDataset { path: name.path.clone(), to: to.path }),
+        }
     }
 }
 

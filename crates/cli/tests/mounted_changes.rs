@@ -1,4 +1,4 @@
-//! Rollback of data sets that are mounted and in use.
+//! Data sets that are mounted and in use are rolled back and renamed.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -157,6 +157,48 @@ fn a_mounted_root_data_set_is_rolled_back() {
     assert_ne!(dir.successor_of(server), server);
     dir.run("umount home", 0);
     dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn mounted_data_sets_are_renamed() {
+    let Some(dir) = new_pool("rename-mounted") else { return };
+    for name in ["home-ann", "snap"] {
+        fs::create_dir(dir.path(name)).unwrap();
+    }
+    dir.run("fs create tank/home/ann", 0);
+    dir.run("mount tank/home/ann home-ann", 0);
+    dir.run("mount tank/home@monday snap", 0);
+    let open = File::options().read(true).write(true).open(dir.path("home/written")).unwrap();
+    let server = dir.daemon_pid();
+    dir.refused("fs rename tank/home tank", &["tank"]);
+    dir.refused("fs rename tank/home tank/home/ann/x", &["tank/home"]);
+    assert_eq!(dir.daemon_pid(), server);
+    dir.run("fs rename tank/home tank/people", 0);
+    assert_ne!(dir.successor_of(server), server);
+    let mounted = || -> Vec<String> {
+        let rows = dir.json_rows("mounts --json");
+        rows.iter().map(|row| row["dataset"].as_str().unwrap().to_owned()).collect()
+    };
+    let renamed = ["tank", "tank/people", "tank/people/ann", "tank/people@monday"];
+    assert!(renamed.iter().all(|name| mounted().iter().any(|found| found == name)), "{:?}", mounted());
+    // Another one gets the old name.
+    dir.run("fs create tank/home", 0);
+    open.write_at(b"AS", 0).unwrap();
+    open.sync_all().unwrap();
+    fs::write(dir.path("home-ann/file"), "ann").unwrap();
+    dir.run("snapshot -r tank/people@tuesday", 0);
+    assert_eq!(names(&dir.path("home/.terrane/snapshot")), ["monday", "tuesday"]);
+    let server = dir.daemon_pid();
+    kill("-KILL", server);
+    assert_eq!(fs::read_to_string(dir.path("home/written")).unwrap(), "AS it was");
+    assert_ne!(dir.successor_of(server), server);
+    assert!(renamed.iter().all(|name| mounted().iter().any(|found| found == name)), "{:?}", mounted());
+    assert_eq!(fs::read_to_string(dir.path("snap/written")).unwrap(), "as it was");
+    drop(open);
+    for name in ["tank/people/ann", "tank/people@monday", "tank/people", "tank"] {
+        dir.run(&format!("umount {name}"), 0);
+    }
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
