@@ -60,7 +60,7 @@ pub enum Query {
     },
     /// What users, groups or projects have in a data set.
     Owners {
-        /// The data set; empty: the root.
+        /// The data set, or a snapshot: `home@monday`. Empty: the root. Older daemons refuse a snapshot as an unknown data set.
         path: String,
         /// `user`, `group` or `project`
         of: String,
