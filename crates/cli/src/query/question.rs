@@ -262,6 +262,27 @@ impl Query {
         )
     }
 
+    /// Whether it may change which data sets are mounted at boot, and where.
+    pub(super) fn changes_boot_mounts(&self) -> bool {
+        let decides = |name: &str| ["mountpoint", "canmount"].contains(&name);
+        match self {
+            Query::Set { settings } | Query::SetOf { settings, .. } => {
+                settings.iter().any(|setting| decides(&setting.name))
+            }
+            Query::Inherit { names } | Query::InheritOf { names, .. } => {
+                names.iter().any(|name| decides(name))
+            }
+            Query::CreateDataset { .. }
+            | Query::DestroyDataset { .. }
+            | Query::RenameDataset { .. }
+            | Query::Add { .. }
+            | Query::Remove { .. } => true,
+            Query::DestroyTree { dry_run, .. } => !dry_run,
+            Query::Snapshots { action } => matches!(action, SnapshotAction::Clone { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether it changes the tree of data sets and snapshots, or checks whether it could.
     pub(super) fn changes_tree(&self) -> bool {
         match self {
