@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::registry::replace_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A data set with `canmount=on` and a path in `mountpoint`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct BootMount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolMounts {
     /// Paths of its devices.
-    pub devices: Vec<String>,
+    pub devices: Vec<PathBuf>,
     pub mounts: Vec<BootMount>,
 }
 
@@ -50,7 +50,7 @@ pub fn change(path: &Path, pool: &str, mounts: PoolMounts) -> Outcome {
     if list.is_empty() {
         return std::fs::remove_file(path).map_err(Failure::io("removing", path));
     }
-    let mut text = serde_json::to_vec_pretty(&list).expect("a map of texts");
+    let mut text = serde_json::to_vec_pretty(&list)?;
     text.push(b'\n');
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(Failure::io("creating", dir))?;
@@ -77,7 +77,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("terrane-boot-mounts-{}", std::process::id()));
         let path = dir.join("not/there/yet/mounts");
         let of = |name: &str| PoolMounts {
-            devices: vec!["/dev/sdb".to_owned()],
+            devices: vec!["/dev/sdb".into()],
             mounts: vec![BootMount { name: name.to_owned(), dir: "/srv".to_owned() }],
         };
         change(&path, "a", PoolMounts::default()).unwrap();

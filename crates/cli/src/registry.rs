@@ -145,11 +145,12 @@ impl Registry {
         Ok(before)
     }
 
-    /// Records where the data sets of a pool are to be mounted at boot.
-    pub fn record_boot_mounts(&self, pool: &str, mounts: PoolMounts) -> Outcome {
+    /// Records where the data sets of a pool are to be mounted at boot. `mounts` is asked under the lock, so that of two changes the
+    /// later one is recorded last.
+    pub fn record_boot_mounts(&self, pool: &str, mounts: impl FnOnce() -> Outcome<PoolMounts>) -> Outcome {
         let Some(path) = &self.boot_mounts else { return Ok(()) };
         let _lock = self.lock()?;
-        boot_mounts::change(path, pool, mounts)
+        boot_mounts::change(path, pool, mounts()?)
     }
 
     /// Forgets a pool that lies at these paths. If it was named by a path, its name may mean another one.
@@ -167,7 +168,7 @@ impl Registry {
             is_gone = pools.get(name).is_some_and(is_meant) && pools.remove(name).is_some();
             is_gone
         })?;
-        if is_gone && let Err(failure) = self.record_boot_mounts(name, PoolMounts::default()) {
+        if is_gone && let Err(failure) = self.record_boot_mounts(name, || Ok(PoolMounts::default())) {
             log::warn!("pool {name}: mounts at boot not forgotten: {failure}");
         }
         Ok(())

@@ -117,8 +117,10 @@ fn unit(
     line(format_args!("Before={TARGET} terrane-mounts.service"));
     // The names of pools are there.
     line(format_args!("RequiresMountsFor=/var/lib/terrane"));
-    for device in of_pool.devices.iter().filter(|path| is_line(path)) {
-        let Some(path) = simplified(Path::new(device)) else { continue };
+    for device in &of_pool.devices {
+        let Some(path) = simplified(device).filter(|path| path.to_str().is_some_and(is_line)) else {
+            continue;
+        };
         if path.starts_with("/dev") {
             // The device may have another name now, by which the mount finds it. So a missing one ends only the wait.
             let device = unit_name(&path, "device");
@@ -233,7 +235,7 @@ mod tests {
 
     fn pools(mounts: &[(&str, &str)]) -> BTreeMap<String, PoolMounts> {
         let mounts = mounts.iter().map(|(name, dir)| BootMount { name: (*name).into(), dir: (*dir).into() });
-        let devices = ["/dev/disk/by-id/a-b", "/var/my \"images\"/100%.img"].map(str::to_owned).to_vec();
+        let devices = ["/dev/disk/by-id/a-b", "/var/my \"images\"/100%.img"].map(PathBuf::from).to_vec();
         [("tank".to_owned(), PoolMounts { devices, mounts: mounts.collect() })].into()
     }
 

@@ -707,13 +707,13 @@ impl Create {
     /// Records where its root data set belongs, and that nothing is left of an earlier pool of that name.
     fn record_boot_mounts(&self, registry: &Registry, path: &Path) -> Outcome {
         if !self.properties.iter().any(|setting| setting.name == "mountpoint") {
-            return registry.record_boot_mounts(&self.name, PoolMounts::default());
+            return registry.record_boot_mounts(&self.name, || Ok(PoolMounts::default()));
         }
         let open_pool =
             OpenPool::open(&target::find_at(path)?, &open_pool::tool_options(OpenMode::ReadOnly))?;
         let mounts = query::boot_mounts_of(&open_pool);
         open_pool.export()?;
-        registry.record_boot_mounts(&self.name, mounts?)
+        registry.record_boot_mounts(&self.name, || mounts)
     }
 
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {

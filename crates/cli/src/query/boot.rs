@@ -5,7 +5,7 @@ use crate::dataset_name::full_name;
 use crate::failure::Outcome;
 use crate::open_pool::OpenPool;
 use crate::registry::Registry;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use terrane_dataset::props::Key;
 use terrane_dataset::{Branch, DatasetError};
@@ -14,14 +14,10 @@ use terrane_dataset::{Branch, DatasetError};
 pub fn record_boot_mounts(open_pool: &OpenPool) {
     let pool = open_pool.pool.name();
     let recorded = Registry::of_this_user().and_then(|registry| {
-        let known = registry.pools()?.remove(&pool);
-        let mounts = boot_mounts_of(open_pool)?;
-        let is_known = |known: &PathBuf| {
-            *known == open_pool.path || mounts.devices.iter().any(|path| Path::new(path) == known)
-        };
         // `mount` finds the data sets of other pools by no name.
-        match known.as_ref().is_some_and(is_known) {
-            true => registry.record_boot_mounts(&pool, mounts),
+        let known = registry.pools()?.remove(&pool);
+        match known.is_some_and(|known| known == open_pool.path || device_paths(open_pool).contains(&known)) {
+            true => registry.record_boot_mounts(&pool, || boot_mounts_of(open_pool)),
             false => Ok(()),
         }
     });
@@ -32,11 +28,14 @@ pub fn record_boot_mounts(open_pool: &OpenPool) {
 
 /// Where the data sets of an open pool belong.
 pub fn boot_mounts_of(open_pool: &OpenPool) -> Outcome<PoolMounts> {
-    let handles = open_pool.pool.device_handles();
-    let devices = handles.iter().map(|device| device.info().name.clone()).collect();
+    let devices = device_paths(open_pool);
     let mut mounts = Vec::new();
     add_mounts(&open_pool.pool.name(), &open_pool.datasets.branch("")?, &mut mounts)?;
     Ok(PoolMounts { devices, mounts })
+}
+
+fn device_paths(open_pool: &OpenPool) -> Vec<PathBuf> {
+    open_pool.pool.device_handles().iter().map(|device| PathBuf::from(&device.info().name)).collect()
 }
 
 /// Adds the data set and those below it. None of them has to be opened for that.

@@ -292,7 +292,7 @@ impl Import {
         renamed?;
         closed?;
         registry.register(name, &found.path)?;
-        boot_mounts.and_then(|mounts| registry.record_boot_mounts(name, mounts)).unwrap_or_else(|failure| {
+        registry.record_boot_mounts(name, || boot_mounts).unwrap_or_else(|failure| {
             log::warn!("pool {name}: mounts at boot not recorded: {failure}");
         });
         if name != old && registry.pools()?.get(old) == Some(&found.path) {
