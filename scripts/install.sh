@@ -75,6 +75,7 @@ file 644 "$hints" "$prefix/lib/terrane/libterrane_hints.so"
 to=$prefix/bin/terrane
 [ "$mountdir" != "$prefix/sbin" ] || to=../bin/terrane
 for name in mount.terrane mount.fuse.terrane fsck.terrane; do link "$to" "$mountdir/$name"; done
+link ../../../bin/terrane "$prefix/lib/systemd/system-generators/terrane-generator"
 for page in "$stage"/man/*.8; do file 644 "$page" "$prefix/share/man/man8/${page##*/}"; done
 file 644 "$stage/bash" "$prefix/share/bash-completion/completions/terrane"
 file 644 "$stage/zsh" "${ZSHDIR:-$prefix/share/zsh/site-functions}/_terrane"

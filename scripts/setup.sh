@@ -4,7 +4,7 @@
 #   scripts/setup.sh build          a compiler, make, git
 #   scripts/setup.sh demo           and FUSE, and a source tree to copy
 #   scripts/setup.sh test           and what the mounted suite runs, and what looks at pages and scripts
-#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL, restic, the tests of attr and acl
+#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL, restic, borg, the tests of attr and acl
 #   scripts/setup.sh bench          and the neighbours that are measured
 #   scripts/setup.sh check          and what looks at dependencies
 #   scripts/setup.sh fuzz           and what drives the fuzz targets
@@ -87,6 +87,11 @@ if [ ${#wanted[@]} -gt 0 ] && ! apt_install "${wanted[@]}"; then
     echo "setup: please install: ${wanted[*]}" >&2
     exit 1
 fi
+# Not every system has it.
+case $what in suites)
+    command -v borg >/dev/null 2>&1 || apt_install borgbackup || echo "setup: borg cannot be had here: its backups of snapshots will be skipped" >&2
+    ;;
+esac
 # A tree to copy. That there is none is no failure: the demo then copies what every system has.
 if { [ "$what" = demo ] || [ "$what" = bench ]; } && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
     apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; /usr/share and /usr/lib stand in for it"

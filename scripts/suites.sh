@@ -409,6 +409,53 @@ prepare_tree() {
     printf 'odd' >"$source/$(printf 'odd\nname \377')"
 }
 
+# What borg backs up of the snapshots `one` and `two`, each at $snap while it does so. The second time it should read only what has changed.
+borg_reads_only_changes() { # function that shows a snapshot at $snap, prefix of the archives, words for borg create...
+    local show=$1 prefix=$2 name
+    shift 2
+    for name in one two; do
+        "$show" "$name"
+        (cd "$snap" && borg create --list --filter AM "$@" "::$prefix-$name" .) >"$work/borg.log" 2>&1 || { cat "$work/borg.log"; return 1; }
+        [ "$name" = one ] || rsync_agrees "$snap/tree" "$work/restore-of/tree"
+        umount "$snap"
+    done
+    # It never trusts the newest file of a backup, as that may change once more within the same moment.
+    [ "$(sort "$work/borg.log")" = "$(printf '%s\n' 'A newest' 'A tree/added' 'M tree/old')" ] || { cat "$work/borg.log"; return 1; }
+}
+show_alone() { "$terrane" mount "p@$1" "$snap"; }
+show_inside() { mount --bind "$mnt/.terrane/snapshot/$1" "$snap"; }
+
+# borg knows a file again by path, size, time of change and inode number. Inside of a mount each snapshot has numbers of its own.
+check_borg() {
+    local snap=$work/snap archive
+    is_root || skip "it needs root, to show two snapshots at one place"
+    have borg
+    have rsync
+    export BORG_BASE_DIR=$work/borg BORG_REPO=$work/borg.repo BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes
+    mkdir -p "$snap"
+    borg init -e none
+    prepare_tree
+    cp -a "$work/tree" "$mnt/"
+    sleep 0.1
+    touch "$mnt/newest"
+    "$terrane" snapshot p@one
+    sleep 0.1
+    echo more >>"$mnt/tree/old"
+    echo new >"$mnt/tree/added"
+    "$terrane" snapshot p@two
+    cp -a "$mnt" "$work/restore-of"
+    borg_reads_only_changes show_alone alone
+    BORG_FILES_CACHE_SUFFIX=inside borg_reads_only_changes show_inside inside --files-cache=ctime,size
+    borg check --verify-data
+    for archive in alone-two inside-two; do
+        mkdir "$work/restored"
+        (cd "$work/restored" && borg extract "::$archive")
+        rsync_agrees "$work/restored/tree" "$work/restore-of/tree"
+        rm -rf "$work/restored"
+    done
+    rm -rf "$work/tree" "$work/restore-of" "$work/borg" "$work/borg.repo"
+}
+
 # Nothing is left to do: contents, times to the nanosecond, owners, links.
 rsync_agrees() { # from, to
     local differ
@@ -522,6 +569,6 @@ check_cargo() {
         { tail -n 30 "$work/cargo.log"; return 1; }
 }
 
-all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_postgres check_snapshot_tools check_rsync check_tar check_cargo)
+all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_postgres check_snapshot_tools check_borg check_rsync check_tar check_cargo)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

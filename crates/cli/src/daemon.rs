@@ -28,6 +28,7 @@ use crate::members;
 use crate::memory::{self, MemoryBudget};
 use crate::metrics::{self, MountMetrics};
 use crate::open_pool::{MountedAt, OpenPool};
+use crate::query::record_boot_mounts;
 use crate::registry::Registry;
 use crate::target::{self, Target};
 pub use mounted::MountSpec;
@@ -418,6 +419,7 @@ fn begin(
             // The device may have moved since. A path that only this process can use is not recorded.
             if !plan.target.path.starts_with(members::FD_DIR) {
                 register_name(registry, &plan.target);
+                record_boot_mounts(&open_pool);
             }
             let (mounts, control, handed_over) = succession::adopt(inherited, taken)?;
             let (file, facts) = handed_over;
@@ -431,6 +433,8 @@ fn begin(
             // The socket first: it can be refused, and that should not cost a mount and an unmount.
             let control = listen(registry, &plan.target.name)?;
             register_name(registry, &plan.target);
+            // Another version may have changed properties since, or another machine.
+            record_boot_mounts(&open_pool);
             (control, vec![mount_here(view, fs, plan.first)?])
         }
     };

@@ -30,6 +30,18 @@ impl DatasetName {
         Ok(DatasetName { pool: pool.to_owned(), path: path.to_owned() })
     }
 
+    /// The same for a word that may also name a snapshot, which the path then ends with: `home@monday`.
+    pub fn parse_readable(registry: &Registry, word: &str) -> Outcome<DatasetName> {
+        let is_device = || Path::new(word).symlink_metadata().is_ok();
+        match word.split_once('@').filter(|_| !is_device()) {
+            Some((dataset, snapshot)) => {
+                let DatasetName { pool, path } = DatasetName::parse(registry, dataset)?;
+                Ok(DatasetName { pool, path: format!("{path}@{snapshot}") })
+            }
+            None => DatasetName::parse(registry, word),
+        }
+    }
+
     /// The same for a data set to create, rename or destroy. Refuses the root.
     pub fn parse_below(registry: &Registry, word: &str) -> Outcome<DatasetName> {
         let name = DatasetName::parse(registry, word)?;

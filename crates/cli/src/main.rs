@@ -6,6 +6,7 @@
 //!
 //! Exit codes: 0 done, 1 refused or failed (with a message that says why), 2 the command line is wrong.
 
+mod boot_mounts;
 mod cgroup;
 mod check;
 mod clock;
@@ -43,6 +44,7 @@ mod supervisor;
 mod sys;
 mod table;
 mod target;
+mod units;
 mod zfs;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -102,7 +104,7 @@ fn command_definition() -> clap::Command {
 fn main() -> ExitCode {
     complete::serve(command_definition);
     logger::start();
-    if let Some(code) = cmd::mount::helper::run().or_else(zfs::run) {
+    if let Some(code) = cmd::mount::helper::run().or_else(zfs::run).or_else(units::run) {
         return code;
     }
     let cli = Cli::from_arg_matches(&command_definition().get_matches()).unwrap_or_else(|error| error.exit());

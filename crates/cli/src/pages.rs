@@ -7,6 +7,7 @@
 
 use crate::failure::Outcome;
 use crate::help::{self, EXAMPLES_HEAD, OPTION_HELP};
+use crate::units::GENERATOR;
 use clap::Command;
 use clap_mangen::Man;
 use std::fmt::Write as _;
@@ -22,6 +23,8 @@ const MOUNT_HELPER: &str = include_str!("pages/mount.terrane.txt");
 
 /// The page of fsck(8)'s helper.
 const FSCK_HELPER: &str = include_str!("pages/fsck.terrane.txt");
+/// The page of systemd's generator.
+const GENERATOR_PAGE: &str = include_str!("pages/terrane-generator.txt");
 
 /// Name and text of every page.
 pub fn all(definition: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
@@ -34,6 +37,7 @@ pub fn all(definition: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
         pages.push((format!("{name}.{SECTION}"), mount.clone().into_bytes()));
     }
     pages.push((format!("fsck.terrane.{SECTION}"), fsck_helper_page().into_bytes()));
+    pages.push((format!("{GENERATOR}.{SECTION}"), generator_page().into_bytes()));
     Ok(pages)
 }
 
@@ -119,6 +123,11 @@ fn fsck_helper_page() -> String {
     let text = format!("{FSCK_HELPER}\n{EXAMPLES_HEAD}\n  $ fsck.terrane -f /var/lib/tank.img\n");
     let also = "\\fBterrane\\-check\\fR(8),\n\\fBfsck\\fR(8)";
     format!("{}{}.SH SEE ALSO\n{also}\n", title("fsck.terrane"), sections(&text))
+}
+
+fn generator_page() -> String {
+    let also = "\\fBterrane\\-mount\\fR(8),\n\\fBsystemd.generator\\fR(7),\n\\fBsystemd.mount\\fR(5)";
+    format!("{}{}.SH SEE ALSO\n{also}\n", title(GENERATOR), sections(GENERATOR_PAGE))
 }
 
 /// What the previous lines were part of.

@@ -4,6 +4,7 @@
 //! mounted. So the answer is made in one place, from the open pool, and is plain JSON: commands only choose
 //! columns. Its keys are the fields of a struct, which `docs/json.md` lists.
 
+mod boot;
 mod datasets;
 mod devices;
 mod features;
@@ -14,6 +15,7 @@ mod question;
 mod snapshots;
 mod status;
 
+pub use boot::{boot_mounts_of, record_boot_mounts};
 pub use datasets::named;
 pub use owners::word_of;
 pub use properties::{parse_setting, property_help, refuse_limits, validate_setting};
@@ -38,6 +40,15 @@ use terrane_posix::RewriteSpec;
 
 impl Query {
     pub fn answer(&self, open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<Value> {
+        let answer = self.answer_now(open_pool, progress);
+        // A change that failed may be done in part.
+        if self.changes_boot_mounts() {
+            record_boot_mounts(open_pool);
+        }
+        answer
+    }
+
+    fn answer_now(&self, open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<Value> {
         let _alone = self.changes_tree().then(|| open_pool.mounts.lock_changes());
         match self {
             Query::Status => Ok(value(&status::of(open_pool))),

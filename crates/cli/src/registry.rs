@@ -7,6 +7,9 @@
 //! is held while a mount begins. None of them is needed for the data: every command also takes the device's
 //! path.
 //!
+//! The directory of names of the superuser may lie on a file system that is mounted late. So the list of
+//! [mounts at boot](crate::boot_mounts) is in `/etc/terrane`.
+//!
 //! Earlier versions kept the names in the runtime directory too, where a reboot lost them. Names found there
 //! are known, and move with the first change.
 //!
@@ -16,6 +19,7 @@
 //!   labels from anywhere.
 //! * No directory is used that another user could write to.
 
+use crate::boot_mounts::{self, PoolMounts};
 use crate::failure::{Failure, Outcome};
 use crate::sys;
 use std::collections::BTreeMap;
@@ -39,6 +43,8 @@ pub struct Registry {
     names: PathBuf,
     /// The directory of sockets and logs.
     dir: PathBuf,
+    /// The list of mounts at boot. `None`: the system mounts nothing for this user.
+    boot_mounts: Option<PathBuf>,
 }
 
 /// Whether this can be a pool's name: a letter, then letters, digits and `_ - . :`.
@@ -62,9 +68,11 @@ impl Registry {
             sys::process_user().map_err(Failure::io("reading the user of", Path::new("/proc/self")))?.uid;
         let registry = if let Some(dir) = set(STATE_DIR_VARIABLE) {
             let dir = std::path::absolute(&dir).map_err(Failure::io("finding", &dir))?;
-            Registry { names: dir.clone(), dir }
+            let boot_mounts = boot_mounts_file();
+            Registry { names: dir.clone(), dir, boot_mounts: Some(boot_mounts) }
         } else if uid == 0 {
-            Registry { names: "/var/lib/terrane".into(), dir: "/run/terrane".into() }
+            let boot_mounts = Some(boot_mounts_file());
+            Registry { names: "/var/lib/terrane".into(), dir: "/run/terrane".into(), boot_mounts }
         } else {
             // A process that mount(8) starts for a user has neither variable.
             let home = || set("HOME").or_else(|| home_of(&std::fs::read("/etc/passwd").ok()?, uid));
@@ -73,8 +81,10 @@ impl Registry {
             let run = set("XDG_RUNTIME_DIR").or_else(|| Some(run).filter(|dir| dir.is_dir()));
             let [names, dir] = [state, run].map(|dir| dir.map(|dir| dir.join("terrane")));
             match (names, dir) {
-                (Some(names), Some(dir)) => Registry { names, dir },
-                (Some(only), None) | (None, Some(only)) => Registry { names: only.clone(), dir: only },
+                (Some(names), Some(dir)) => Registry { names, dir, boot_mounts: None },
+                (Some(only), None) | (None, Some(only)) => {
+                    Registry { names: only.clone(), dir: only, boot_mounts: None }
+                }
                 (None, None) => {
                     let text = format!("no directory for names of pools; set {STATE_DIR_VARIABLE} to one");
                     return Err(Failure(text));
@@ -135,16 +145,33 @@ impl Registry {
         Ok(before)
     }
 
+    /// Records where the data sets of a pool are to be mounted at boot. `mounts` is asked under the lock, so that of two changes the
+    /// later one is recorded last.
+    pub fn record_boot_mounts(&self, pool: &str, mounts: impl FnOnce() -> Outcome<PoolMounts>) -> Outcome {
+        let Some(path) = &self.boot_mounts else { return Ok(()) };
+        let _lock = self.lock()?;
+        boot_mounts::change(path, pool, mounts()?)
+    }
+
     /// Forgets a pool that lies at these paths. If it was named by a path, its name may mean another one.
     pub fn forget_at(&self, name: &str, paths: &[PathBuf]) -> Outcome {
-        self.change(|pools| match pools.get(name) {
-            Some(known) if paths.contains(known) => pools.remove(name).is_some(),
-            _ => false,
-        })
+        self.forget_if(name, |known| paths.contains(known))
     }
 
     pub fn forget(&self, name: &str) -> Outcome {
-        self.change(|pools| pools.remove(name).is_some())
+        self.forget_if(name, |_| true)
+    }
+
+    fn forget_if(&self, name: &str, is_meant: impl Fn(&PathBuf) -> bool) -> Outcome {
+        let mut is_gone = false;
+        self.change(|pools| {
+            is_gone = pools.get(name).is_some_and(is_meant) && pools.remove(name).is_some();
+            is_gone
+        })?;
+        if is_gone && let Err(failure) = self.record_boot_mounts(name, || Ok(PoolMounts::default())) {
+            log::warn!("pool {name}: mounts at boot not forgotten: {failure}");
+        }
+        Ok(())
     }
 
     /// Creates the runtime directory, for this user alone.
@@ -193,12 +220,7 @@ impl Registry {
         if !change(&mut pools) {
             return Ok(());
         }
-        let (path, next) = (self.names.join("pools"), self.names.join("pools.new"));
-        let mut file = create_private(&next).map_err(Failure::io("creating", &next))?;
-        file.write_all(&serialize(&pools))
-            .and_then(|()| file.sync_all())
-            .map_err(Failure::io("writing", &next))?;
-        std::fs::rename(&next, &path).map_err(Failure::io("replacing", &path))?;
+        replace_file(&self.names.join("pools"), &serialize(&pools))?;
         match self.legacy_names_file().map(std::fs::remove_file) {
             Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Failure::io("removing the old names file in", &self.dir)(error))
@@ -206,6 +228,22 @@ impl Registry {
             _ => Ok(()),
         }
     }
+}
+
+/// The list of mounts at boot, of the superuser or below `$TERRANE_STATE_DIR`.
+pub fn boot_mounts_file() -> PathBuf {
+    match std::env::var_os(STATE_DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir).join("mounts"),
+        None => "/etc/terrane/mounts".into(),
+    }
+}
+
+/// Replaces a file as a whole. The caller holds a lock.
+pub fn replace_file(path: &Path, content: &[u8]) -> Outcome {
+    let next = path.with_extension("new");
+    let mut file = create_private(&next).map_err(Failure::io("creating", &next))?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(Failure::io("writing", &next))?;
+    std::fs::rename(&next, path).map_err(Failure::io("replacing", path))
 }
 
 fn make_dir(dir: &Path) -> Outcome {
@@ -285,7 +323,7 @@ mod tests {
     fn names_are_remembered_and_forgotten() {
         let dir = std::env::temp_dir().join(format!("terrane-registry-{}", std::process::id()));
         let place = dir.join("not/there/yet");
-        let registry = Registry { names: place.clone(), dir: place };
+        let registry = Registry { names: place.clone(), dir: place, boot_mounts: None };
         assert!(registry.pools().unwrap().is_empty());
         registry.register("tank", Path::new("/images/tank = 1.img")).unwrap();
         registry.register("b", Path::new("/dev/sdb")).unwrap();
@@ -302,7 +340,7 @@ mod tests {
     #[test]
     fn names_of_before_are_known_and_move() {
         let dir = std::env::temp_dir().join(format!("terrane-registry-before-{}", std::process::id()));
-        let registry = Registry { names: dir.join("lib"), dir: dir.join("run") };
+        let registry = Registry { names: dir.join("lib"), dir: dir.join("run"), boot_mounts: None };
         std::fs::create_dir_all(&registry.dir).unwrap();
         std::fs::write(registry.dir.join("pools"), "a=/old/a\nb=/old/b\n").unwrap();
         assert_eq!(registry.pools().unwrap().len(), 2);
@@ -318,7 +356,7 @@ mod tests {
     #[test]
     fn a_mount_of_any_name_leaves_the_names_to_others() {
         let dir = std::env::temp_dir().join(format!("terrane-registry-any-{}", std::process::id()));
-        let registry = Registry { names: dir.clone(), dir: dir.clone() };
+        let registry = Registry { names: dir.clone(), dir: dir.clone(), boot_mounts: None };
         let _mount = registry.lock_mount("pools").unwrap();
         assert!(create_private(&dir.join("pools.lock")).unwrap().try_lock().is_ok());
         std::fs::remove_dir_all(dir).unwrap();
@@ -341,7 +379,7 @@ mod tests {
         // A file behind a link is not ours to overwrite.
         std::fs::write(dir.join("target"), "kept").unwrap();
         symlink(dir.join("target"), dir.join("pools.new")).unwrap();
-        let registry = Registry { names: dir.clone(), dir: dir.clone() };
+        let registry = Registry { names: dir.clone(), dir: dir.clone(), boot_mounts: None };
         assert!(registry.register("tank", Path::new("/a")).is_err());
         assert_eq!(std::fs::read(dir.join("target")).unwrap(), b"kept");
         std::fs::remove_dir_all(dir).unwrap();

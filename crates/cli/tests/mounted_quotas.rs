@@ -192,3 +192,55 @@ fn projects_are_set_by_chattr_and_limited() {
     let row = rows.iter().find(|row| row["id"] == 42).unwrap();
     assert_eq!((row["used"].as_u64(), row["quota"].as_u64()), (Some(0), Some(8 << 20)));
 }
+
+/// Counts and limits of a snapshot are those of its time, from the pool and from a mount, and the same by a server and without one.
+#[test]
+fn a_snapshot_shows_what_owners_had() {
+    let dir = TestDir::new("quotas-of-snapshots");
+    dir.run("pool create tank tank.img --size 256M -o compression=off", 0);
+    dir.run("fs create tank/home", 0);
+    dir.run("fs set userquota@7=8M groupobjquota@9=5 tank/home", 0);
+    dir.run("snapshot tank@empty tank/home@before", 0);
+    dir.run("fs set userquota@7=16M tank/home", 0);
+    dir.run("fs inherit groupobjquota@9 tank/home", 0);
+    let rows = |words: &str| dir.json(&format!("fs {words} --json -n"))["owners"].as_array().unwrap().clone();
+    let of = |words: &str, id: u32| rows(words).into_iter().find(|row| row["id"] == id);
+    let limits_are_right = || {
+        assert_eq!(of("userspace tank/home@before", 7).unwrap()["quota"], 8 << 20);
+        assert_eq!(of("groupspace tank/home@before", 9).unwrap()["objquota"], 5);
+        assert_eq!(of("userspace tank/home", 7).unwrap()["quota"], 16 << 20);
+        assert_eq!(of("groupspace tank/home", 9), None);
+        assert_eq!(of("userspace tank@empty", 7), None);
+        assert_eq!(rows("projectspace tank@empty").len(), rows("projectspace tank").len());
+        dir.refused("fs userspace tank/home@no", &["tank/home@no"]);
+        dir.refused("fs userspace tank/home@", &["tank/home@"]);
+        dir.refused("fs userspace tank/none@before", &["tank/none"]);
+    };
+    limits_are_right();
+    if !can_mount() {
+        return;
+    }
+    dir.run("mount tank/home mnt", 0);
+    limits_are_right();
+    let owner =
+        rows("userspace tank/home@before").iter().find(|row| row["objects"] == 1).unwrap()["id"].clone();
+    let used = |words: &str| {
+        let rows = rows(words);
+        rows.iter().find(|row| row["id"] == owner).unwrap()["used"].as_u64().unwrap()
+    };
+    let before = used("userspace tank/home@before");
+    fs::write(dir.path("mnt/file"), noise(4 << 20)).unwrap();
+    dir.run("snapshot tank/home@after", 0);
+    fs::remove_file(dir.path("mnt/file")).unwrap();
+    dir.run("sync tank", 0);
+    let after = used("userspace tank/home@after");
+    assert!(after >= before + (4 << 20), "{before}, {after}");
+    assert_eq!(used("userspace tank/home@before"), before);
+    assert!(dir.out("fs userspace tank/home@after").starts_with("NAME "), "a table for people");
+    dir.run("umount mnt", 0);
+    assert_eq!(used("userspace tank/home@after"), after, "without a server");
+    // A mounted snapshot.
+    dir.run("mount tank/home@after mnt", 0);
+    assert_eq!(used("userspace tank/home@after"), after);
+    dir.run("umount mnt", 0);
+}

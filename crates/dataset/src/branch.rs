@@ -9,6 +9,7 @@
 //! * No lock of a branch is held while one of another is taken.
 
 use crate::chain::{Chain, ChainUsage};
+use crate::error::DatasetError;
 use crate::limits::{self, Bound, Charge, Limits, Promises};
 use crate::props::{Ancestor, Effective, Key, Props};
 use parking_lot::{Mutex, MutexGuard};
@@ -140,19 +141,78 @@ impl Branch {
         self.follow();
     }
 
-    /// The path of a data set whose quota would be exceeded if this one moved below `parent`, or that of the root data set if more would
-    /// be reserved than the pool has. `None`: it can move. The caller holds the tree.
-    pub(crate) fn too_small_for(self: &Arc<Self>, parent: &Arc<Branch>, pool: (u64, u64)) -> Option<String> {
-        let is_too_small = |branch: &Arc<Branch>| {
-            let (before, after) = (branch.charge(None), branch.charge_after_move(self, parent));
-            let reserved = |charge: &Charge| charge.bytes.saturating_sub(charge.used);
-            let exceeds = |limit: u64| after.bytes > before.bytes && after.bytes > limit;
-            branch.limits.quota().is_some_and(exceeds)
-                || branch.is_root()
-                    && reserved(&after) > reserved(&before)
-                    && reserved(&after) > pool.0.saturating_sub(pool.1)
+    /// Fails if a quota or the pool has no space for what this data set is charged below `parent`. The caller holds the tree.
+    pub(crate) fn check_move(
+        self: &Arc<Self>,
+        parent: &Arc<Branch>,
+        pool: (u64, u64),
+    ) -> Result<(), DatasetError> {
+        let growths = parent.growths(pool, &|above| above.charge_after_move(self, parent));
+        self.check_growths(&parent.chain().collect::<Vec<_>>(), &growths)
+    }
+
+    /// Fails if a quota or the pool has no space for so many bytes that this data set takes over from `source`. Otherwise they are
+    /// promised until the txg after that of the transaction has synced: the sums count them some time after the sync of the
+    /// transaction's own txg. The caller holds the tree.
+    pub(crate) fn take_over(
+        self: &Arc<Self>,
+        tx: &Tx,
+        source: &Arc<Branch>,
+        bytes: u64,
+    ) -> Result<(), DatasetError> {
+        let pool = space_of_pool(tx.pool());
+        let growths = self.growths(pool, &|above| above.charge_after_take_over(self, source, bytes));
+        self.check_growths(&self.chain().collect::<Vec<_>>(), &growths)?;
+        if !self.promises.promise_growths(tx.pool().synced_txg(), tx.txg().next(), &growths) {
+            let by = "others are just taking the space below its quotas: try again".to_string();
+            return Err(DatasetError::InUse { name: self.path(), by });
+        }
+        Ok(())
+    }
+
+    /// The limits here and above that would count more, and how many bytes more. `after`: the charge of a branch then.
+    fn growths(
+        self: &Arc<Self>,
+        pool: (u64, u64),
+        after: &dyn Fn(&Arc<Branch>) -> Charge,
+    ) -> Vec<(Bound, u64)> {
+        let mut growths = Vec::new();
+        for branch in self.chain() {
+            let quota = branch.limits.quota();
+            let is_reserved = branch.is_root() && self.promises.has_reservations();
+            // A charge sums up all dead lists.
+            if quota.is_none() && !is_reserved {
+                continue;
+            }
+            let (before, after) = (branch.charge(None), after(&branch));
+            if let Some(limit) = quota {
+                let bound = Bound::of_tree(branch.id(), limit, before.bytes);
+                growths.push((bound, after.bytes.saturating_sub(before.bytes)));
+            }
+            if is_reserved {
+                let reserved = |charge: &Charge| charge.bytes.saturating_sub(charge.used);
+                let used = pool.1.saturating_add(reserved(&before));
+                let bound = Bound::of_pool(branch.id(), pool.0, used);
+                growths.push((bound, reserved(&after).saturating_sub(reserved(&before))));
+            }
+        }
+        growths.retain(|(_, growth)| *growth > 0);
+        growths
+    }
+
+    /// Fails if one of these limits has no space for its growth. `limited`: the data sets whose limits they are.
+    fn check_growths(
+        self: &Arc<Self>,
+        limited: &[Arc<Branch>],
+        growths: &[(Bound, u64)],
+    ) -> Result<(), DatasetError> {
+        let Some((bound, need)) = growths.iter().find(|(bound, growth)| *growth > bound.left()) else {
+            return Ok(());
         };
-        parent.chain().find(is_too_small).map(|branch| branch.path())
+        let of = limited.iter().find(|branch| branch.id() == bound.node());
+        let quota_of = of.filter(|_| !bound.is_of_pool()).map(|branch| branch.path());
+        let (limit, used) = bound.limit_and_used();
+        Err(DatasetError::OverLimit { name: self.path(), quota_of, limit, used, need: *need })
     }
 
     /// Its charge if `moved` lay below `to`.
@@ -160,7 +220,17 @@ impl Branch {
         let children = self.children();
         let others = children.iter().filter(|child| !Arc::ptr_eq(child, moved));
         let added = Arc::ptr_eq(self, to).then(|| moved.charge(None));
-        self.charge_over(others.map(|child| child.charge_after_move(moved, to)).chain(added))
+        let below = others.map(|child| child.charge_after_move(moved, to)).chain(added);
+        self.charge_over(self.used_alone(), below)
+    }
+
+    /// Its charge if `to` had taken so many bytes over from `from`.
+    fn charge_after_take_over(self: &Arc<Self>, to: &Arc<Branch>, from: &Arc<Branch>, bytes: u64) -> Charge {
+        let (gain, loss) = (Arc::ptr_eq(self, to), Arc::ptr_eq(self, from));
+        let used = self.used_alone().saturating_add(if gain { bytes } else { 0 });
+        let used = used.saturating_sub(if loss { bytes } else { 0 });
+        let children = self.children();
+        self.charge_over(used, children.iter().map(|child| child.charge_after_take_over(to, from, bytes)))
     }
 
     /// Its parent; `None`: the root data set.
@@ -264,6 +334,7 @@ impl Branch {
     /// Sets the bytes that the origin of a clone refers to; 0: it is no clone.
     pub(crate) fn set_shared(&self, bytes: u64) {
         self.shared_bytes.store(bytes, Ordering::Relaxed);
+        self.forget_charges();
     }
 
     /// Sets how to find the space that it uses while it is not open.
@@ -334,15 +405,21 @@ impl Branch {
             return charge;
         }
         let children = self.children();
-        let charge = self.charge_over(children.iter().map(|child| child.charge(synced)));
+        let below = children.iter().map(|child| child.charge(synced));
+        let charge = self.charge_over(self.used_alone(), below);
         if let Some(synced) = synced {
             *self.charge.lock() = Some((synced, charge));
         }
         charge
     }
 
-    /// Its charge with these data sets below it.
-    fn charge_over(&self, children: impl Iterator<Item = Charge>) -> Charge {
+    /// Bytes that it uses without the data sets below it. What the origin of a clone refers to belongs to another data set.
+    fn used_alone(&self) -> u64 {
+        self.own_usage().sum().saturating_sub(self.shared_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Its charge if it used so many bytes without the data sets below it, and had these below it. Its head is as it is now.
+    fn charge_over(&self, used: u64, children: impl Iterator<Item = Charge>) -> Charge {
         let (mut below, mut used_below) = (0u64, 0u64);
         for child in children {
             below = below.saturating_add(child.bytes);
@@ -352,7 +429,6 @@ impl Branch {
         // A snapshot keeps what it shares with the head, so each overwrite takes new space.
         let own_of_head = own.head_bytes.saturating_sub(own.shared_bytes);
         let head_slack = self.limits.ref_reservation().saturating_sub(own_of_head);
-        let used = own.sum().saturating_sub(self.shared_bytes.load(Ordering::Relaxed));
         let bytes = used.saturating_add(head_slack).saturating_add(below);
         let tree_slack = self.limits.reservation().saturating_sub(bytes);
         let (bytes, used) = (bytes.saturating_add(tree_slack), used.saturating_add(used_below));

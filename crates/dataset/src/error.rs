@@ -78,6 +78,19 @@ pub enum DatasetError {
         /// What is in the way, in words.
         by: String,
     },
+    /// A quota, or the pool with what is reserved, has no space for what a data set would be charged.
+    OverLimit {
+        /// The path of the data set.
+        name: String,
+        /// The path of the data set whose `quota` it is; `None`: the pool.
+        quota_of: Option<String>,
+        /// Bytes of the quota, or bytes of the pool that can be used.
+        limit: u64,
+        /// Bytes that it counts now.
+        used: u64,
+        /// Bytes that it would count more.
+        need: u64,
+    },
     /// The pool lacks a feature that only an upgrade adds.
     NeedsFeature {
         /// The feature.
@@ -179,6 +192,18 @@ impl fmt::Display for DatasetError {
                 "invalid name '{name}': expected letters, digits, and any of '-_.: ', at most 255 bytes in all, and not . or .."
             ),
             DatasetError::InUse { name, by } => write!(f, "{name} is in use: {by}"),
+            DatasetError::OverLimit { name, quota_of: Some(quota_of), limit, used, need } => {
+                let of = if quota_of.is_empty() { "the root data set" } else { quota_of };
+                write!(
+                    f,
+                    "{name} refused: quota of {of} {limit} bytes: {used} used, {need} more needed; delete something or raise it"
+                )
+            }
+            DatasetError::OverLimit { name, quota_of: None, limit, used, need } => write!(
+                f,
+                "{name} refused: pool {limit} bytes: {used} used or reserved, {need} more would be reserved; \
+                 delete something or lower a reservation"
+            ),
             DatasetError::NeedsFeature { feature } => write!(
                 f,
                 "the pool lacks the feature {}: add it with `terrane pool upgrade`",

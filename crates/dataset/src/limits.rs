@@ -132,6 +132,16 @@ impl Bound {
         self.key.0
     }
 
+    /// Whether it counts all of the pool.
+    pub fn is_of_pool(&self) -> bool {
+        self.key.1 == Kind::Pool
+    }
+
+    /// The limit, and the bytes that it counts now.
+    pub fn limit_and_used(&self) -> (u64, u64) {
+        (self.limit, self.used)
+    }
+
     /// The limit for an operation of this kind.
     fn limit_for(&self, cost: &Cost) -> u64 {
         let margin = (self.limit / MARGIN_DIVISOR).clamp(MARGIN_MIN, MARGIN_MAX);
@@ -171,13 +181,38 @@ pub(crate) fn tightest(usage: Usage, bounds: &[Bound]) -> Usage {
     }
 }
 
-/// Promised bytes by txg.
-type ByTxg = Vec<(Txg, u64)>;
+/// Promised bytes by limit and txg.
+#[derive(Default)]
+struct ByLimit(BTreeMap<(usize, Kind), Vec<(Txg, u64)>>);
+
+impl ByLimit {
+    /// Drops the promises of txgs that have synced.
+    fn drop_synced(&mut self, synced: Txg) {
+        self.0.retain(|_, promises| {
+            promises.retain(|(txg, _)| *txg > synced);
+            !promises.is_empty()
+        });
+    }
+
+    /// Bytes that the limit counts, with all promises.
+    fn used(&self, bound: &Bound) -> u64 {
+        let promises = self.0.get(&bound.key).into_iter().flatten();
+        promises.map(|(_, bytes)| *bytes).fold(bound.used, u64::saturating_add)
+    }
+
+    fn add(&mut self, bound: &Bound, of: Txg, bytes: u64) {
+        let promises = self.0.entry(bound.key).or_default();
+        match promises.iter_mut().find(|(txg, _)| *txg == of) {
+            Some((_, sum)) => *sum = sum.saturating_add(bytes),
+            None => promises.push((of, bytes)),
+        }
+    }
+}
 
 /// The worst case of operations in uncommitted txgs, by limit and txg.
 #[derive(Default)]
 pub(crate) struct Promises {
-    by_limit: Mutex<BTreeMap<(usize, Kind), ByTxg>>,
+    by_limit: Mutex<ByLimit>,
     /// A data set has a reservation, or has had one.
     has_reservations: AtomicBool,
     /// Held from the check of a reservation until it is in force, so that no two get the same space.
@@ -256,33 +291,26 @@ impl Promises {
         let synced = tx.pool().synced_txg();
         let bounds = bounds(synced);
         let mut by_limit = self.by_limit.lock();
-        by_limit.retain(|_, promises| {
-            promises.retain(|(txg, _)| *txg > synced);
-            !promises.is_empty()
-        });
-        let promised = |bound: &Bound| -> u64 {
-            by_limit
-                .get(&bound.key)
-                .into_iter()
-                .flatten()
-                .map(|(_, bytes)| *bytes)
-                .fold(0, u64::saturating_add)
-        };
-        let fits = |bound: &Bound| {
-            let sum = bound.used.saturating_add(promised(bound)).saturating_add(need(bound));
-            sum <= bound.limit_for(cost)
-        };
+        by_limit.drop_synced(synced);
+        let fits = |bound: &Bound| by_limit.used(bound).saturating_add(need(bound)) <= bound.limit_for(cost);
         if !cost.frees && !bounds.iter().all(fits) {
             return false;
         }
-        for bound in &bounds {
-            let bytes = bound.need_of(cost);
-            let promises = by_limit.entry(bound.key).or_default();
-            match promises.iter_mut().find(|(txg, _)| *txg == tx.txg()) {
-                Some((_, sum)) => *sum = sum.saturating_add(bytes),
-                None => promises.push((tx.txg(), bytes)),
-            }
+        bounds.iter().for_each(|bound| by_limit.add(bound, tx.txg(), bound.need_of(cost)));
+        true
+    }
+
+    /// Promises so many bytes more of each limit until the txg has synced. False: a limit does not allow it beside the promises to
+    /// others.
+    pub fn promise_growths(&self, synced: Txg, until: Txg, growths: &[(Bound, u64)]) -> bool {
+        let mut by_limit = self.by_limit.lock();
+        by_limit.drop_synced(synced);
+        let fits =
+            |(bound, growth): &(Bound, u64)| by_limit.used(bound).saturating_add(*growth) <= bound.limit;
+        if !growths.iter().all(fits) {
+            return false;
         }
+        growths.iter().for_each(|(bound, growth)| by_limit.add(bound, until, *growth));
         true
     }
 }
@@ -290,4 +318,19 @@ impl Promises {
 /// Whether an operation would not fit even without promises to others.
 fn is_over(bound: &Bound, cost: &Cost, need: u64) -> bool {
     bound.used.saturating_add(need) > bound.limit_for(cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_growth_is_promised_until_its_txg_has_synced() {
+        let promises = Promises::default();
+        let (quota, pool) = (Bound::of_tree(1, 10, 2), Bound::of_pool(1, 20, 2));
+        assert!(promises.promise_growths(Txg(4), Txg(6), &[(quota, 5), (pool, 5)]));
+        assert!(!promises.promise_growths(Txg(5), Txg(7), &[(pool, 1), (quota, 4)]), "beside a promise");
+        assert!(promises.promise_growths(Txg(5), Txg(7), &[(pool, 13)]), "a refusal promises nothing");
+        assert!(promises.promise_growths(Txg(6), Txg(8), &[(quota, 8)]));
+    }
 }

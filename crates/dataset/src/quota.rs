@@ -262,7 +262,7 @@ fn for_each(limited: &mut ByOwner, charges: &[Charge], each: &mut dyn FnMut(&mut
 pub struct OverQuota;
 
 impl Quotas {
-    /// No limits: of a snapshot, which no operation changes.
+    /// Of a snapshot, which no operation changes: no limit is obeyed.
     pub(crate) fn none(
         set: &Arc<ObjectSet>,
         master: &Arc<Mutex<ObjectZap>>,
@@ -287,22 +287,8 @@ impl Quotas {
     ) -> Result<Quotas, DatasetError> {
         let quotas = Quotas::none(set, master, zap_policy);
         let limited = Arc::clone(&quotas.limited);
-        for (prefix, kind, unit) in PREFIXES {
-            let found = quotas.find_zap(prefix).and_then(|zap| {
-                let Some(zap) = zap else { return Ok(()) };
-                Ok(zap.each(usize::MAX, &mut |entry| {
-                    let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
-                    let (Ok(id), Some(limit)) = (u32::from_str_radix(&name, 16), entry.value.first_integer())
-                    else {
-                        log::warn!("limit '{prefix}{name}' ignored: expected an id and a number");
-                        return;
-                    };
-                    let mut limited = limited.lock();
-                    let limits = &mut limited.entry((kind, id)).or_default().limits;
-                    *(if unit == QuotaUnit::Bytes { &mut limits.bytes } else { &mut limits.objects }) = limit;
-                })?)
-            });
-            tolerate_damage(found, &format_args!("limits '{prefix}'"))?;
+        for (key, limits) in quotas.stored()? {
+            limited.lock().insert(key, Limited { limits, ..Limited::default() });
         }
         let follower = Arc::downgrade(&limited);
         set.on_owners_counted(move |txg, counted| {
@@ -316,6 +302,28 @@ impl Quotas {
             tolerate_damage(quotas.refresh(key), &format_args!("what {:?} {} has", key.0, key.1))?;
         }
         Ok(quotas)
+    }
+
+    /// The limits as stored, without damaged ones.
+    fn stored(&self) -> Result<BTreeMap<(OwnerKind, u32), Limits>, DatasetError> {
+        let mut stored: BTreeMap<(OwnerKind, u32), Limits> = BTreeMap::new();
+        for (prefix, kind, unit) in PREFIXES {
+            let found = self.find_zap(prefix).and_then(|zap| {
+                let Some(zap) = zap else { return Ok(()) };
+                Ok(zap.each(usize::MAX, &mut |entry| {
+                    let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+                    let (Ok(id), Some(limit)) = (u32::from_str_radix(&name, 16), entry.value.first_integer())
+                    else {
+                        log::warn!("limit '{prefix}{name}' ignored: expected an id and a number");
+                        return;
+                    };
+                    let limits = stored.entry((kind, id)).or_default();
+                    *(if unit == QuotaUnit::Bytes { &mut limits.bytes } else { &mut limits.objects }) = limit;
+                })?)
+            });
+            tolerate_damage(found, &format_args!("limits '{prefix}'"))?;
+        }
+        Ok(stored)
     }
 
     /// Takes an id's count from the table.
@@ -396,7 +404,7 @@ impl Quotas {
         if is_limited { self.refresh(key) } else { Ok(()) }
     }
 
-    /// What all owners of a kind have as of the last sync, and their limits, by id.
+    /// What all owners of a kind have as of the last sync, and their limits, by id. Of a snapshot both are as it shows them.
     pub fn usage(&self, kind: OwnerKind) -> Result<Vec<OwnerUsage>, DatasetError> {
         let counts =
             self.set.read_owner_table(kind, |table| owners::all_counts(&ObjectStore::reader(table)))?;
@@ -404,9 +412,13 @@ impl Quotas {
             .into_iter()
             .map(|(id, count)| (id, OwnerUsage { id, count, limits: Limits::default() }))
             .collect();
-        for ((_, id), one) in self.limited.lock().iter().filter(|((of, _), _)| *of == kind) {
-            let (count, limits) = (OwnerCount::default(), one.limits);
-            rows.entry(*id).or_insert(OwnerUsage { id: *id, count, limits }).limits = limits;
+        let all_limits = match self.set.is_read_only() {
+            true => self.stored()?,
+            false => self.limited.lock().iter().map(|(key, one)| (*key, one.limits)).collect(),
+        };
+        for ((_, id), limits) in all_limits.into_iter().filter(|((of, _), _)| *of == kind) {
+            let count = OwnerCount::default();
+            rows.entry(id).or_insert(OwnerUsage { id, count, limits }).limits = limits;
         }
         Ok(rows.into_values().collect())
     }

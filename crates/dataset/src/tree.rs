@@ -382,13 +382,7 @@ impl Datasets {
         }
         let id = node.id().expect("every node but the root's has a ZAP");
         let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
-        if let Some(by) = branch.too_small_for(&above, space_of_pool(self.objects.pool())) {
-            let by = match by.as_str() {
-                "" => "the pool has no space for what would be reserved then".to_string(),
-                path => format!("the quota of {path} has no space for it"),
-            };
-            return Err(DatasetError::InUse { name: from.to_string(), by });
-        }
+        branch.check_move(&above, space_of_pool(self.objects.pool()))?;
         self.tree_changes();
         self.change(|| {
             old_above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;

@@ -345,3 +345,131 @@ fn a_reservation_holds_after_files_were_cloned() {
     assert_eq!(world.fill("kept/below", "new", 72), (72, None), "15 MiB of 16 that are reserved");
     world.machine.check().unwrap();
 }
+
+/// A data set with this much in a snapshot and nothing in its head, and a clone of the snapshot.
+fn clone_of_files(world: &mut World, source: &str, clone: &str, files: u64) {
+    world.create(source, &[]).unwrap();
+    assert_eq!(world.fill(source, "file", files), (files, None));
+    world.datasets.snapshot(&[(source, "s")]).unwrap();
+    world.datasets.clone_snapshot(source, "s", clone).unwrap();
+    remove(&world.fs(source), files);
+    world.settle();
+}
+
+/// Promotes a data set that a limit refuses. Returns the data set of the quota, and what it has and would have.
+fn refused_promotion(world: &World, clone: &str) -> (Option<String>, u64, u64) {
+    let before: Vec<_> = world.datasets.list().unwrap().into_iter().map(|info| info.path).collect();
+    let used = |path: &String| world.datasets.branch(path).unwrap().used_bytes();
+    let sums: Vec<u64> = before.iter().map(used).collect();
+    let snapshots = world.datasets.snapshots(clone).unwrap();
+    match world.datasets.promote(clone).unwrap_err() {
+        DatasetError::OverLimit { name, quota_of, limit, used: counted, need } => {
+            assert_eq!(name, clone);
+            assert!(counted <= limit && counted + need > limit, "{counted} + {need} of {limit}");
+            world.machine.pool.commit().unwrap();
+            assert_eq!(sums, before.iter().map(used).collect::<Vec<_>>(), "nothing has changed");
+            assert_eq!(world.datasets.snapshots(clone).unwrap(), snapshots);
+            (quota_of, counted, counted + need)
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_promotion_exceeds_no_quota() {
+    let mut world = World::new(21);
+    world.create("q", &[("quota", "4M")]).unwrap();
+    clone_of_files(&mut world, "a", "q/c", 6 * MIB / FILE as u64);
+    let set = |path: &str, value: u64| {
+        world.datasets.open_dataset(path).unwrap().set("quota", &value.to_string()).unwrap();
+    };
+    let (of, used, needed) = refused_promotion(&world, "q/c");
+    assert_eq!((of.as_deref(), used), (Some("q"), world.datasets.branch("q").unwrap().used_bytes()));
+    set("q", needed - 1);
+    assert_eq!(refused_promotion(&world, "q/c").2, needed);
+    // The clone's own quota counts too, and is named before those above.
+    set("q/c", 2 * MIB);
+    assert_eq!(refused_promotion(&world, "q/c").0.as_deref(), Some("q/c"));
+    set("q/c", 32 * MIB);
+    set("q", needed);
+    world.datasets.promote("q/c").unwrap();
+    world.settle();
+    // The check knows to a byte what is counted afterwards.
+    assert_eq!(world.datasets.branch("q").unwrap().used_bytes(), needed);
+    assert!(world.datasets.branch("a").unwrap().used_bytes() < MIB);
+    // Back again, out of the quota.
+    world.datasets.promote("a").unwrap();
+    assert!(world.datasets.branch("q").unwrap().used_bytes() < MIB);
+    world.settle();
+    world.machine.check().unwrap();
+}
+
+/// What moves between two data sets below a quota is counted by it once, before and after.
+#[test]
+fn a_promotion_below_one_quota_is_not_refused() {
+    let mut world = World::new(22);
+    world.create("p", &[("quota", "8M")]).unwrap();
+    clone_of_files(&mut world, "p/a", "p/c", 6 * MIB / FILE as u64);
+    let before = world.datasets.branch("p").unwrap().used_bytes();
+    assert!(before > 6 * MIB);
+    world.datasets.promote("p/c").unwrap();
+    assert_eq!(world.datasets.branch("p").unwrap().used_bytes(), before);
+    // With older snapshots, and a source that is a clone itself: only what is younger than the origin of the source moves.
+    world.datasets.snapshot(&[("p/c", "t")]).unwrap();
+    world.datasets.clone_snapshot("p/c", "t", "d").unwrap();
+    world.create("q", &[("quota", "1M")]).unwrap();
+    world.datasets.rename("d", "q/d").unwrap();
+    assert_eq!(world.fill("q/d", "more", 1), (1, None));
+    world.datasets.snapshot(&[("q/d", "u")]).unwrap();
+    world.datasets.clone_snapshot("q/d", "u", "q/e").unwrap();
+    world.datasets.promote("q/e").unwrap();
+    let (of, used, needed) = refused_promotion(&world, "q/e");
+    assert_eq!(of.as_deref(), Some("q"));
+    assert!(used < MIB && needed > 6 * MIB, "{used}, {needed}");
+    world.machine.check().unwrap();
+}
+
+/// What a data set has reserved and its snapshots used is reserved still when the snapshots are no longer its own.
+#[test]
+fn a_promotion_takes_nothing_that_is_reserved() {
+    let mut world = World::new(23);
+    clone_of_files(&mut world, "a", "c", 6 * MIB / FILE as u64);
+    world.datasets.open_dataset("a").unwrap().set("reservation", "7M").unwrap();
+    world.create("b", &[]).unwrap();
+    let rest = world.available("b").saturating_sub(5 * MIB);
+    world.datasets.open_dataset("b").unwrap().set("reservation", &rest.to_string()).unwrap();
+    assert_eq!(refused_promotion(&world, "c").0, None);
+    world.datasets.open_dataset("b").unwrap().set("reservation", "none").unwrap();
+    world.datasets.promote("c").unwrap();
+    world.settle();
+    assert!(world.datasets.branch("a").unwrap().used_bytes() < MIB);
+    assert_eq!(world.fill("b", "b", 1000).1, Some(Errno::ENOSPC));
+    assert_eq!(world.fill("a", "a", 5 * MIB / FILE as u64).1, None, "its reservation is its own");
+    world.machine.check().unwrap();
+}
+
+/// A writer that fills the space below a quota and a promotion never get the same space.
+#[test]
+fn writers_beside_a_promotion_stay_below_the_quota() {
+    for seed in 30..36 {
+        let mut world = World::new(seed);
+        world.create("q", &[("quota", "9M")]).unwrap();
+        clone_of_files(&mut world, "a", "q/c", 6 * MIB / FILE as u64);
+        let datasets = Arc::clone(&world.datasets);
+        let promoted = std::thread::scope(|scope| {
+            let promotion = scope.spawn(move || {
+                // The writer has begun, or fills the space first.
+                while datasets.branch("q").unwrap().used_bytes() < 2 * MIB + (seed - 30) * MIB / 8 {
+                    std::thread::yield_now();
+                }
+                datasets.promote("q/c").map_err(|error| error.to_string())
+            });
+            assert_eq!(world.fill("q/c", "more", 1000).1, Some(Errno::EDQUOT));
+            promotion.join().unwrap()
+        });
+        world.settle();
+        let used = world.datasets.branch("q").unwrap().used_bytes();
+        assert!(used <= 9 * MIB, "seed {seed}: {used}, {promoted:?}");
+        world.machine.check().unwrap();
+    }
+}

@@ -1,10 +1,11 @@
-//! `terrane generate`: manual pages and completions, from the definitions that parse the command line.
+//! `terrane generate`: manual pages and completions, from the definitions that parse the command line, and mount units.
 //! Hidden: it is for installers and packagers.
 
 use super::print;
 use crate::failure::{Failure, Outcome};
-use crate::{complete, pages};
+use crate::{complete, pages, units};
 use clap::{Command, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -15,6 +16,12 @@ pub enum GenerateCommand {
     Completions {
         #[arg(value_parser = complete::SHELLS)]
         shell: String,
+    },
+    /// Write mount units of systemd, as terrane-generator does
+    Units {
+        /// Directories for normal, early and late units; the last one is used
+        #[arg(required = true)]
+        dirs: Vec<OsString>,
     },
 }
 
@@ -31,6 +38,10 @@ impl GenerateCommand {
             }
             GenerateCommand::Completions { shell } => {
                 print(&String::from_utf8_lossy(&complete::script(shell)?))
+            }
+            GenerateCommand::Units { dirs } => {
+                units::generate(dirs);
+                Ok(())
             }
         }
     }

@@ -9,11 +9,12 @@ mod iostat;
 mod upgrade;
 
 use super::{MountedDaemon, PoolMatch, Survey, ask_within, lasting_daemon, match_pool, print, refuse_copy};
+use crate::boot_mounts::PoolMounts;
 use crate::control::{self, GREETING_TIMEOUT, SURVEY_TIMEOUT};
 use crate::device_probe::DeviceOptions;
 use crate::failure::{Failure, Outcome};
 use crate::members;
-use crate::open_pool;
+use crate::open_pool::{self, OpenPool};
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::{Registry, is_name};
 use crate::table::{Listing, OutputFormat, count, envelope, printable, size as size_column, text};
@@ -696,8 +697,23 @@ impl Create {
         created?;
         let path = first.canonicalize().map_err(Failure::io("finding", first))?;
         registry.register(&self.name, &path)?;
+        self.record_boot_mounts(&registry, &path).unwrap_or_else(|failure| {
+            log::warn!("pool {}: mounts at boot not recorded: {failure}", self.name);
+        });
         members::warn_of_access(&path);
         Ok(())
+    }
+
+    /// Records where its root data set belongs, and that nothing is left of an earlier pool of that name.
+    fn record_boot_mounts(&self, registry: &Registry, path: &Path) -> Outcome {
+        if !self.properties.iter().any(|setting| setting.name == "mountpoint") {
+            return registry.record_boot_mounts(&self.name, || Ok(PoolMounts::default()));
+        }
+        let open_pool =
+            OpenPool::open(&target::find_at(path)?, &open_pool::tool_options(OpenMode::ReadOnly))?;
+        let mounts = query::boot_mounts_of(&open_pool);
+        open_pool.export()?;
+        registry.record_boot_mounts(&self.name, || mounts)
     }
 
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {

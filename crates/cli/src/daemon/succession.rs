@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::fd_store::{self, Facts, FdStore, Inherited, InheritedMount, MountFacts, MountedRollback};
 use crate::mount_options::{self, ParsedOptions};
 use crate::open_pool::OpenPool;
-use crate::query::named;
+use crate::query::{named, record_boot_mounts};
 use crate::supervisor::STEPPED_BACK;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -313,9 +313,13 @@ pub fn rename(shared: &Shared, path: &str, to: &str, client: &mut ClientConnecti
     if let Err(failure) = renamed {
         return failure;
     }
+    record_boot_mounts(&shared.open_pool);
     let Failure(reason) = step_back(shared, None, None, client);
     match datasets.rename(to, path) {
-        Ok(()) => Failure(format!("not renamed: {reason}")),
+        Ok(()) => {
+            record_boot_mounts(&shared.open_pool);
+            Failure(format!("not renamed: {reason}"))
+        }
         Err(error) => {
             let pool = shared.open_pool.pool.name();
             Failure(format!(

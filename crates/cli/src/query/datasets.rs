@@ -56,6 +56,10 @@ pub fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
         DatasetError::Exists { name } => DatasetError::Exists { name: full(name) }.into(),
         DatasetError::InvalidName { name } => DatasetError::InvalidName { name: full(name) }.into(),
         DatasetError::InUse { name, by } => DatasetError::InUse { name: full(name), by }.into(),
+        DatasetError::OverLimit { name, quota_of, limit, used, need } => {
+            let (name, quota_of) = (full(name), quota_of.map(full));
+            DatasetError::OverLimit { name, quota_of, limit, used, need }.into()
+        }
         error => error.into(),
     }
 }

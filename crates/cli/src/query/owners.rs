@@ -27,6 +27,7 @@ pub fn word_of(kind: OwnerKind) -> &'static str {
     }
 }
 
+/// What owners have in a data set, or in a snapshot: `home@monday`.
 pub(super) fn list(open_pool: &OpenPool, path: &str, word: &str) -> Outcome<Vec<OwnerRow>> {
     let kind = OwnerKind::ALL.into_iter().find(|kind| word_of(*kind) == word);
     let kind = kind.ok_or_else(|| Failure(format!("expected user, group or project, found '{word}'")))?;
@@ -38,7 +39,12 @@ pub(super) fn list(open_pool: &OpenPool, path: &str, word: &str) -> Outcome<Vec<
         objects: count.objects,
         objquota: limit(limits.objects),
     };
-    Ok(datasets::open(open_pool, path)?.quotas().usage(kind)?.into_iter().map(row).collect())
+    let dataset = match path.split_once('@') {
+        Some((path, name)) => open_pool.datasets.open_snapshot(path, name),
+        None => open_pool.datasets.open_dataset(path),
+    };
+    let dataset = dataset.map_err(|error| datasets::named(open_pool, error))?;
+    Ok(dataset.quotas().usage(kind)?.into_iter().map(row).collect())
 }
 
 /// Parses the value of a limit; 0: none.

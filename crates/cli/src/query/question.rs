@@ -60,7 +60,7 @@ pub enum Query {
     },
     /// What users, groups or projects have in a data set.
     Owners {
-        /// The data set; empty: the root.
+        /// The data set, or a snapshot: `home@monday`. Empty: the root. Older daemons refuse a snapshot as an unknown data set.
         path: String,
         /// `user`, `group` or `project`
         of: String,
@@ -260,6 +260,27 @@ impl Query {
                 | Query::RewriteCancel
                 | Query::Clear
         )
+    }
+
+    /// Whether it may change which data sets are mounted at boot, and where.
+    pub(super) fn changes_boot_mounts(&self) -> bool {
+        let decides = |name: &str| ["mountpoint", "canmount"].contains(&name);
+        match self {
+            Query::Set { settings } | Query::SetOf { settings, .. } => {
+                settings.iter().any(|setting| decides(&setting.name))
+            }
+            Query::Inherit { names } | Query::InheritOf { names, .. } => {
+                names.iter().any(|name| decides(name))
+            }
+            Query::CreateDataset { .. }
+            | Query::DestroyDataset { .. }
+            | Query::RenameDataset { .. }
+            | Query::Add { .. }
+            | Query::Remove { .. } => true,
+            Query::DestroyTree { dry_run, .. } => !dry_run,
+            Query::Snapshots { action } => matches!(action, SnapshotAction::Clone { .. }),
+            _ => false,
+        }
     }
 
     /// Whether it changes the tree of data sets and snapshots, or checks whether it could.

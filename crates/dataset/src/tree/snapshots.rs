@@ -2,7 +2,7 @@
 
 use super::{COST, COST_FREEING, Datasets, check_name, names_in, split};
 use crate::branch::space_of_pool;
-use crate::chain::{Chain, ChainChange, Link, new_part};
+use crate::chain::{Chain, ChainChange, Link, kept_bytes, new_part};
 use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::free_policy::{open_set, read_snapshot, snapshots_of};
@@ -609,6 +609,7 @@ impl Datasets {
         };
         self.drain(path)?;
         self.drain(&source_path)?;
+        let _reserving = self.root.reserving();
         let tx = self.begin_settled(Cost { meta_blocks: 256, ..COST })?;
         let tree = self.tree.lock();
         let (mut node, mut source) = (self.node(path)?, self.node(&source_path)?);
@@ -617,7 +618,8 @@ impl Datasets {
             let by = format!("{source_path} is just being changed: try again");
             return Err(DatasetError::InUse { name: path.to_string(), by });
         }
-        let origin_txg = read_snapshot(mos, origin)?.created;
+        let origin_info = read_snapshot(mos, origin)?;
+        let origin_txg = origin_info.created;
         let (own, others) = (self.snapshots_in(&node)?, self.snapshots_in(&source)?);
         let (moved, left): (Vec<_>, Vec<_>) =
             others.into_iter().partition(|other| other.info.created <= origin_txg);
@@ -632,8 +634,8 @@ impl Datasets {
             self.check_taken(&tx, path, snapshot)?;
         }
         let source_origin = (source.get(ORIGIN)?, source.get(ORIGIN_NODE)?);
-        let older_txg =
-            source_origin.0.map(|id| read_snapshot(mos, id)).transpose()?.map_or(Txg(0), |info| info.created);
+        let older = source_origin.0.map(|id| read_snapshot(mos, id)).transpose()?;
+        let older_txg = older.as_ref().map_or(Txg(0), |info| info.created);
         // Names, holds and counts of clones go with the snapshots.
         let ids: BTreeSet<ObjectId> = moved.iter().map(|moved| moved.info.id).collect();
         let mut entries: Vec<(&[u8], Vec<u8>, u64)> = Vec::new();
@@ -666,6 +668,13 @@ impl Datasets {
             Ok(own.first().map_or(node.get(DEAD_LIST)?.unwrap_or(ObjectId(0)), |first| first.info.dead_list))
         };
         let (recount, source_recount) = (list_after(&own, &node)?, list_after(&left, &source)?);
+        // The origin is shared with the source from then on, and what is older than that with the origin of the source.
+        let of_older = older.map_or(0, |info| info.referenced.used_bytes);
+        let mut bytes = origin_info.referenced.used_bytes.saturating_sub(of_older);
+        for snapshot in &moved {
+            bytes = bytes.saturating_add(kept_bytes(mos, snapshot.info.dead_list)?);
+        }
+        self.branch(path)?.take_over(&tx, &self.branch(&source_path)?, bytes)?;
         self.tree_changes();
         self.change(|| {
             for (name, key, number) in entries {

@@ -15,6 +15,8 @@ pub const HELP: &str = "\
 Space is counted as it is stored: after compression, with all copies, as of the last commit. Directories, symbolic links and extended
 attributes count too, and so does a file that is open and has no name any more. Limits are set by `terrane fs set userquota@NAME=10G DATASET`,
 and likewise groupquota@, projectquota@, userobjquota@, groupobjquota@ and projectobjquota@; `none` removes one.
+
+A snapshot shows what was used and which limits were set when it was taken.
 ";
 
 const COLUMNS: &[Column] = &[
@@ -31,8 +33,8 @@ const fn listing(command: &'static str) -> Listing {
 
 #[derive(Args)]
 pub struct OwnerList {
-    /// A data set; a pool, by name or by device, is its root data set
-    #[arg(value_name = "DATASET")]
+    /// A data set or snapshot; a pool, by name or by device, is its root data set
+    #[arg(value_name = "DATASET|SNAPSHOT")]
     dataset: String,
     /// Numbers instead of names
     #[arg(short, long)]
@@ -44,7 +46,7 @@ pub struct OwnerList {
 impl OwnerList {
     pub fn run(&self, kind: OwnerKind) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let DatasetName { pool, path } = DatasetName::parse(&registry, &self.dataset)?;
+        let DatasetName { pool, path } = DatasetName::parse_readable(&registry, &self.dataset)?;
         let query = Query::Owners { path, of: word_of(kind).to_owned() };
         let mut rows = rows(ask(&registry, &pool, &query)?)?;
         let id_of = |row: &Value| row["id"].as_u64().and_then(|id| u32::try_from(id).ok());

@@ -6,8 +6,10 @@
 
 use super::{HelperCall, Mount};
 use crate::failure::Failure;
+use crate::registry::Registry;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Exit codes of mount(8): the command line is wrong; a mount failed.
@@ -116,8 +118,25 @@ fn mount(words: &[OsString]) -> Result<u8, Refused> {
         };
         mount.options.retain(known);
     }
+    let dir = std::env::current_dir().ok();
+    if let (Some(call), Some(dir)) = (&mut mount.helper_call, dir)
+        && let Some(name) = name_of_directory(&call.source, &dir, &Registry::of_this_user()?.pools()?)
+    {
+        mount.pool = Some(name.clone());
+        call.source = name;
+    }
     mount.run()?;
     Ok(0)
+}
+
+/// The name of a data set from which mount(8) has made the path of a directory: `tank/home` is `/tank/home` for it if it runs in `/`
+/// and there is such a directory, as the mount point of the data set often is.
+fn name_of_directory(source: &str, current: &Path, pools: &BTreeMap<String, PathBuf>) -> Option<String> {
+    let name = Path::new(source).strip_prefix(current).ok()?.to_str()?;
+    let pool = name.split(['/', '@']).next()?;
+    // Asked last: a server that does not answer may be mounted there.
+    let is_meant = pools.contains_key(pool) && Path::new(source).is_dir();
+    is_meant.then(|| name.to_owned())
 }
 
 /// Nothing is ever repaired: a pool is consistent after a crash. So without `-f` the answer at boot is at
@@ -156,7 +175,6 @@ fn fsck(words: &[OsString]) -> Result<u8, Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn parsed(words: &str) -> Result<(Mount, bool), Refused> {
         parse(&words.split(' ').map(OsString::from).collect::<Vec<_>>())
@@ -181,5 +199,22 @@ mod tests {
         for words in ["tank", "tank /mnt /more", "tank /mnt -x", "tank /mnt -o"] {
             assert!(matches!(parsed(words), Err(Refused::Usage(text)) if text.contains("usage")), "{words}");
         }
+    }
+
+    #[test]
+    fn a_directory_with_the_name_of_a_data_set_is_not_its_source() {
+        let dir = std::env::temp_dir().join(format!("terrane-helper-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("tank/home")).unwrap();
+        std::fs::write(dir.join("tank/image"), "").unwrap();
+        let pools = [("tank".to_owned(), PathBuf::from("/images/tank.img"))].into();
+        let name = |word: &str| {
+            let source = dir.join(word);
+            name_of_directory(source.to_str().unwrap(), &dir, &pools)
+        };
+        assert_eq!(name("tank/home").as_deref(), Some("tank/home"));
+        assert_eq!(name("tank").as_deref(), Some("tank"));
+        assert_eq!((name("tank/image"), name("tank/gone"), name("other/home")), (None, None, None));
+        assert_eq!(name_of_directory("tank/home", &dir, &pools), None);
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

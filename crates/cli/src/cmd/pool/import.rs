@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::members;
 use crate::open_pool::{self, OpenPool};
-use crate::query::Query;
+use crate::query::{self, Query};
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use crate::table::{Listing, OutputFormat, count, printable, text};
@@ -286,11 +286,15 @@ impl Import {
             false => Ok(()),
         };
         let txg = open_pool.pool.synced_txg();
+        let boot_mounts = query::boot_mounts_of(&open_pool);
         let closed = open_pool.export();
         opened?;
         renamed?;
         closed?;
         registry.register(name, &found.path)?;
+        registry.record_boot_mounts(name, || boot_mounts).unwrap_or_else(|failure| {
+            log::warn!("pool {name}: mounts at boot not recorded: {failure}");
+        });
         if name != old && registry.pools()?.get(old) == Some(&found.path) {
             registry.forget(old)?;
         }
