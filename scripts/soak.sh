@@ -22,7 +22,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     sim TERRANE_SEEDS=1000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test collect
     sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test faults
     sim TERRANE_FLIPS=18446744073709551615 TERRANE_LIES=100000 cargo test --release --quiet -p terrane-sim --test hostile
-    sim TERRANE_SEEDS=2000 cargo test --release --quiet -p terrane-sim --test snapshots --test data_set_faults
+    sim TERRANE_SEEDS=2000 cargo test --release --quiet -p terrane-sim --test snapshots --test data_set_faults --test hole_births
     sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test clones --test many_snapshots
     sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full
     sim TERRANE_SEEDS=200 cargo test --release --quiet -p terrane-sim --test attributes
