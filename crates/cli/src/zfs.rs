@@ -11,7 +11,7 @@ use crate::query::{Query, Selection};
 use crate::registry::Registry;
 use crate::size;
 use crate::table::printable;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -112,21 +112,21 @@ fn zfs(words: &[String]) -> Outcome<String> {
     let (command, rest) = words.split_first().ok_or_else(|| Failure(USAGE.to_owned()))?;
     let words: Vec<&str> = rest.iter().map(String::as_str).collect();
     let with = |start: &[&str]| terrane(&[start, &words].concat());
+    let without = |start: &[&str], option: &str| {
+        let words = words.iter().copied().filter(|word| *word != option);
+        terrane(&start.iter().copied().chain(words).collect::<Vec<_>>())
+    };
     match command.as_str() {
         "list" => list(&parse(rest).map_err(Failure)?),
         "get" => get(&parse(rest).map_err(Failure)?),
-        "snapshot" | "snap" => with(&["snapshot"]),
+        "snapshot" | "snap" => terrane(&[&["snapshot"], &*without_user_properties(&words)?].concat()),
         "set" => with(&["fs", "set"]),
-        "destroy" => with(&["fs", "destroy"]),
+        // A snapshot that is held or cloned is refused: there is no later time at which it would be destroyed by itself.
+        "destroy" => without(&["fs", "destroy"], "-d"),
         "create" => with(&["fs", "create"]),
         "rename" => with(&["fs", "rename"]),
         // Mounts go on, so nothing has to be forced.
-        "rollback" => terrane(
-            &["fs", "rollback"]
-                .into_iter()
-                .chain(words.into_iter().filter(|word| *word != "-f"))
-                .collect::<Vec<_>>(),
-        ),
+        "rollback" => without(&["fs", "rollback"], "-f"),
         "clone" => with(&["fs", "clone"]),
         "promote" => with(&["fs", "promote"]),
         "hold" => with(&["fs", "hold"]),
@@ -144,12 +144,7 @@ fn zpool(words: &[String]) -> Outcome<String> {
     let options = parse(rest).map_err(Failure)?;
     match command.as_str() {
         "list" => pools(&options),
-        "status" => terrane(
-            &["pool", "status"]
-                .into_iter()
-                .chain(options.words.iter().map(String::as_str))
-                .collect::<Vec<_>>(),
-        ),
+        "status" => status(&options),
         "get" => pool_properties(&options),
         other => Err(Failure(format!("{other}: {USAGE}"))),
     }
@@ -183,8 +178,15 @@ fn rows(registry: &Registry, options: &Options, names: &[String]) -> Outcome<Vec
         // Snapshots count as one level below their data set.
         let recursive = is_all || options.recursive;
         let of = Selection { paths: vec![name.path.clone()], recursive, kinds };
-        let answer = cmd::ask(registry, &name.pool, &Query::ListDatasets { of, names: names.to_vec() })?;
-        let mut of_word = cmd::rows(answer)?;
+        let answer = cmd::ask(registry, &name.pool, &Query::ListDatasets { of, names: names.to_vec() });
+        let mut of_word = match answer.and_then(cmd::rows) {
+            // A script that goes over all pools goes on with the others.
+            Err(failure) if is_all => {
+                eprintln!("pool {}: {}", name.pool, printable(&failure.to_string()));
+                continue;
+            }
+            rows => rows?,
+        };
         if let Some(snapshot) = &snapshot {
             of_word.retain(|row| row["name"] == **snapshot);
             if of_word.is_empty() {
@@ -349,6 +351,53 @@ fn get(options: &Options) -> Outcome<String> {
     Ok(table(&columns, &cells, options.is_scripted))
 }
 
+/// Leaves out `-o NAME:SPACE=VALUE`: snapshots have no properties of their own. Scripts write such ones, and do not read them.
+fn without_user_properties<'a>(words: &[&'a str]) -> Outcome<Vec<&'a str>> {
+    let (mut left, mut words) = (Vec::new(), words.iter());
+    while let Some(word) = words.next() {
+        if *word != "-o" {
+            left.push(*word);
+            continue;
+        }
+        let setting = words.next().copied().unwrap_or_default();
+        if !setting.split_once('=').is_some_and(|(name, _)| name.contains(':')) {
+            let expected = "a user property, like com.example:note=text";
+            return Err(Failure::refused("-o", expected, setting, "snapshots have no other properties"));
+        }
+    }
+    Ok(left)
+}
+
+/// `zpool status`. Scripts parse its states, and the table of devices.
+fn status(options: &Options) -> Outcome<String> {
+    let mut text = String::new();
+    for row in pool_rows(&options.words)? {
+        let name = pool_value(&row, "name", false);
+        let health = pool_value(&row, "health", false);
+        let lost =
+            row["damage"].as_array().map_or(0, Vec::len) + row["lost_files"].as_array().map_or(0, Vec::len);
+        let errors = match (health.as_str(), lost) {
+            ("ONLINE", 0) => "No known data errors".to_owned(),
+            (_, lost) => format!("{lost} data errors, use `terrane pool status -v {name}` for a list"),
+        };
+        text += &format!("  pool: {name}\n state: {health}\n  scan: none requested\nconfig:\n\n");
+        let row_of = |name: &str, state: &str, errors: [u64; 3]| {
+            let [read, write, checksum] = errors;
+            format!("\t{name:<40} {state:<9} {read:>5} {write:>5} {checksum:>5}\n")
+        };
+        text += &format!("\t{:<40} {:<9} {:>5} {:>5} {:>5}\n", "NAME", "STATE", "READ", "WRITE", "CKSUM");
+        text += &row_of(&name, &health, [0; 3]);
+        for device in row["devices"].as_array().into_iter().flatten() {
+            let count = |key: &str| device[key].as_u64().unwrap_or(0);
+            let state = if device["trouble"].is_null() { "ONLINE" } else { "DEGRADED" };
+            let path = format!("  {}", device["device"].as_str().unwrap_or("-"));
+            text += &row_of(&path, state, ["read_errors", "write_errors", "checksum_errors"].map(count));
+        }
+        text += &format!("\nerrors: {errors}\n");
+    }
+    Ok(text)
+}
+
 /// Pools as `terrane pool status` knows them.
 fn pool_rows(words: &[String]) -> Outcome<Vec<Value>> {
     let registry = Registry::of_this_user()?;
@@ -356,7 +405,15 @@ fn pool_rows(words: &[String]) -> Outcome<Vec<Value>> {
         if words.is_empty() { registry.pools()?.into_keys().collect() } else { words.to_vec() };
     let mut found = Vec::new();
     for pool in pools {
-        found.push(cmd::ask(&registry, &pool, &Query::Status)?);
+        match cmd::ask(&registry, &pool, &Query::Status) {
+            Ok(row) => found.push(row),
+            Err(failure) if !words.is_empty() => return Err(failure),
+            // The others are listed.
+            Err(failure) => {
+                eprintln!("pool {pool}: {}", printable(&failure.to_string()));
+                found.push(json!({"name": pool, "state": "unavailable"}));
+            }
+        }
     }
     Ok(found)
 }

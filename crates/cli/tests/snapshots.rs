@@ -266,7 +266,7 @@ fn a_tree_with_a_mounted_snapshot_is_not_destroyed_in_part() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
-/// The forms of sanoid.
+/// The forms of sanoid and zfs-auto-snapshot.
 #[test]
 fn scripts_for_zfs_find_what_they_ask_for() {
     let dir = TestDir::new("zfs");
@@ -293,6 +293,27 @@ fn scripts_for_zfs_find_what_they_ask_for() {
     assert_eq!(run("zfs", "list -d0 -H -oname tank"), "tank\n");
     assert_eq!(run("zpool", "list -H -o cap tank"), "0%\n");
     assert!(run("zpool", "list -o name,size,cap,health,free").contains("ONLINE"));
+    let status = run("zpool", "status");
+    let starts = |start: &str| status.lines().any(|line| line.trim_start().starts_with(start));
+    assert!(
+        starts("pool: tank") && starts("state: ONLINE") && starts("errors: No known data errors"),
+        "{status}"
+    );
+    run("zfs", "set com.sun:auto-snapshot=false tank/home");
+    let columns = "name,com.sun:auto-snapshot,com.sun:auto-snapshot:daily";
+    let listed = run("zfs", &format!("list -H -t filesystem,volume -s name -o {columns}"));
+    assert_eq!(listed, "tank\t-\t-\ntank/home\tfalse\t-\n");
+    run("zfs", "snapshot -o com.sun:auto-snapshot-desc=- -r tank@zfs-auto-snap_daily-2026-01-03-0000");
+    assert_eq!(run("zfs", "list -H -t snapshot -S creation -o name").lines().count(), 4);
+    // A pool that is gone does not keep scripts from the others.
+    dir.run("pool create gone gone.img --size 64M", 0);
+    std::fs::remove_file(dir.path("gone.img")).unwrap();
+    assert_eq!(run("zfs", "list -H -o name"), "tank\ntank/home\n");
+    assert_eq!(run("zfs", "list -H -t snapshot -o name").lines().count(), 4);
+    assert!(
+        run("zpool", "status").contains("state: UNAVAIL") && run("zpool", "status").contains("state: ONLINE")
+    );
+    run("zfs", "destroy -d -r tank@zfs-auto-snap_daily-2026-01-03-0000");
     run("zfs", "destroy tank/home@autosnap_2026-01-01_00:00:00_daily");
     assert_eq!(run("zfs", "list -H -t snapshot -o name"), "tank/home@autosnap_2026-01-02_00:00:00_daily\n");
 }
