@@ -231,6 +231,40 @@ fn a_refused_rollback_changes_nothing_and_replaces_no_server() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
+#[test]
+fn a_rollback_in_a_read_only_pool_is_refused() {
+    let Some(dir) = new_pool("rollback-read-only") else { return };
+    fs::write(dir.path("home/written"), "tuesday").unwrap();
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+    dir.run("mount -o ro tank mnt", 0);
+    dir.run("mount -o ro tank/home home", 0);
+    let server = dir.daemon_pid();
+    dir.refused("fs rollback tank/home@monday", &["read-only"]);
+    assert_eq!(dir.daemon_pid(), server);
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+}
+
+/// Mounts of the snapshot itself go on. They are another view of it.
+#[test]
+fn a_mounted_snapshot_outlives_the_rollback_to_it() {
+    let Some(dir) = new_pool("rollback-snapshot") else { return };
+    fs::create_dir(dir.path("snap")).unwrap();
+    dir.run("mount tank/home@monday snap", 0);
+    let open = File::open(dir.path("snap/written")).unwrap();
+    let inside = File::open(dir.path("home/.terrane/snapshot/monday/removed")).unwrap();
+    change(&dir.path("home"));
+    dir.run("fs rollback tank/home@monday", 0);
+    assert_as_before(&dir.path("home"));
+    assert_as_before(&dir.path("snap"));
+    assert_eq!((read(&open).unwrap(), read(&inside).unwrap()), ("as it was".into(), "here".into()));
+    drop((open, inside));
+    for name in ["snap", "home", "mnt"] {
+        dir.run(&format!("umount {name}"), 0);
+    }
+}
+
 /// The data set is as it was or as it is wanted, never another, and the mounts go on.
 #[test]
 fn a_rollback_whose_server_is_killed_is_done_or_not() {

@@ -109,8 +109,9 @@ fn roll_back(open_pool: &OpenPool, inherited: &mut Inherited, wanted: &MountedRo
     } else if set_now()? != *set {
         return Err(Failure("another data set has this name by now".to_owned()));
     } else {
-        note_undone(open_pool, inherited, wanted)?;
+        // First: if a server died of the rollback, the next one would too.
         note_state(inherited, RollbackState::Begun)?;
+        note_undone(open_pool, inherited, wanted)?;
         Ok(open_pool.rollback(path, name, *newer)?)
     };
     // Whatever the outcome: a server that died may have done it.
