@@ -115,8 +115,10 @@ pub struct MountedRollback {
     /// Newer snapshots are destroyed.
     pub newer: bool,
     /// The number of the mount. Its facts may have an older path.
+    #[serde(default)]
     pub mount: u32,
     /// The number of the object set before.
+    #[serde(default)]
     pub set: u64,
     pub state: RollbackState,
 }

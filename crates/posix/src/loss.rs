@@ -157,16 +157,24 @@ impl Fs {
     /// Whether the kernel means another inode by this number: one that a rollback removed, while an older inode got the number
     /// back. Only that one must answer `ESTALE`.
     pub fn is_replaced(&self, ino: Ino) -> bool {
-        let Some(losses) = &self.losses else { return false };
-        losses.has_replaced.load(Ordering::Acquire)
-            && losses.list.lock().get(&ino).is_some_and(|loss| loss.is_replaced)
+        self.replaced(ino).is_some_and(|loss| !loss.is_named)
+    }
+
+    /// Whether the kernel knows, or has known, two inodes by this number. Nothing says which one it forgets.
+    pub(crate) fn has_two_lives(&self, ino: Ino) -> bool {
+        self.replaced(ino).is_some()
+    }
+
+    fn replaced(&self, ino: Ino) -> Option<Loss> {
+        let losses = self.losses.as_ref().filter(|losses| losses.has_replaced.load(Ordering::Acquire))?;
+        losses.list.lock().get(&ino).copied().filter(|loss| loss.is_replaced)
     }
 
     /// To be called for each inode that an answer names, with its generation. The kernel finds by the generation that the inode which it
     /// knew is another one, and has each use of that fail.
     pub fn note_named(&self, ino: Ino) {
         if self.is_replaced(ino) {
-            self.record_report(ino, |loss| std::mem::replace(&mut loss.is_replaced, false));
+            self.record_report(ino, |loss| !std::mem::replace(&mut loss.is_named, true));
         }
     }
 

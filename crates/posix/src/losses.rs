@@ -16,9 +16,10 @@ pub struct Loss {
     pub is_read: bool,
     /// An administrator undid the changes, so only the kernel must learn of it.
     pub is_rolled_back: bool,
-    /// A rollback gave the number back to an older inode. The kernel knows another one by it, until an answer names the older
-    /// one.
+    /// A rollback gave the number back to an older inode. The kernel knows another one by it.
     pub is_replaced: bool,
+    /// An answer has named the older inode since. Only then it is the one that the kernel means.
+    pub is_named: bool,
 }
 
 impl Loss {
@@ -29,6 +30,7 @@ impl Loss {
         is_read: true,
         is_rolled_back: true,
         is_replaced: false,
+        is_named: false,
     };
 
     /// All calls have reported it. It is still in the list.

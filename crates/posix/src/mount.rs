@@ -143,7 +143,7 @@ impl Fs {
     /// An inode in `lost` that does not exist was created by lost changes, and the kernel knows its number.
     /// That number answers `ESTALE` and is not reused, as long as this `Fs` lives. This works because an
     /// object's number is reused only after its destruction has committed. So a number in `lost` that exists
-    /// names the inode that the kernel means.
+    /// names the inode that the kernel means. After a rollback it may not: see [`is_replaced`](Self::is_replaced).
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
         // Not `is_read_only`: a data set may have become read-only while its files were changed or open.
         if dataset.is_snapshot() {

@@ -183,6 +183,11 @@ fn each_kind_of_call_reports_what_a_crash_lost() {
     assert!(fs.is_replaced(half) && !fs.is_replaced(never));
     fs.note_named(half);
     assert_eq!((fs.is_replaced(half), fs.lost_inodes()), (false, vec![half]));
+    // The kernel forgets the inode that had the number before, not this one, which is open.
+    let attr = fs.lookup(fs.root(), b"half").unwrap();
+    fs.unlink(fs.root(), b"half").unwrap();
+    fs.forget(attr.ino, 9);
+    assert_eq!((attr.ino, fs.getattr(half).map(|attr| attr.nlink)), (half, Ok(0)));
 }
 
 #[test]

@@ -203,18 +203,12 @@ fn the_table_of_a_full_pool_is_made_again() {
     let filler = create("filler").unwrap();
     let mut at = 0;
     for len in [1 << 20, 64 << 10, 4096] {
-        loop {
-            match fs.write(filler, at, &rng.random_bytes(len), WriteFlags::default()) {
-                Ok(_) => at += len as u64,
-                Err(_) => break,
-            }
-            if at % (1 << 20) == 0 || len < 1 << 20 {
-                fs.sync().unwrap();
-            }
+        while fs.write(filler, at, &rng.random_bytes(len), WriteFlags::default()).is_ok() {
+            at += len as u64;
+            fs.sync().unwrap();
         }
     }
     fs.forget(filler, 1);
-    println!("{at} bytes fill it");
     let before = machine.objects.shared().totals();
     let device = machine.export().unwrap();
     assert!(damage(&device, TOP) > 0);

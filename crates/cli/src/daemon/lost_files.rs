@@ -79,7 +79,8 @@ const SYNC_REPORTED: u64 = 1 << 62;
 const LOSS_READ: u64 = 1 << 61;
 const ROLLED_BACK: u64 = 1 << 60;
 const REPLACED: u64 = 1 << 59;
-const FLAGS: u64 = CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ | ROLLED_BACK | REPLACED;
+const NAMED: u64 = 1 << 58;
+const FLAGS: u64 = CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ | ROLLED_BACK | REPLACED | NAMED;
 
 fn encode_entry(ino: Ino, loss: Loss) -> u64 {
     let flag = |is_told, bit| if is_told { bit } else { 0 };
@@ -88,6 +89,7 @@ fn encode_entry(ino: Ino, loss: Loss) -> u64 {
         | flag(loss.is_read, LOSS_READ)
         | flag(loss.is_rolled_back, ROLLED_BACK)
         | flag(loss.is_replaced, REPLACED)
+        | flag(loss.is_named, NAMED)
 }
 
 fn decode_entry(word: u64) -> (Ino, Loss) {
@@ -98,6 +100,7 @@ fn decode_entry(word: u64) -> (Ino, Loss) {
         is_read: is_set(LOSS_READ),
         is_rolled_back: is_set(ROLLED_BACK),
         is_replaced: is_set(REPLACED),
+        is_named: is_set(NAMED),
     };
     (word & !FLAGS, loss)
 }
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn lost_files_are_listed_until_they_are_reported() {
         let (none, change) = (Loss::default(), Loss { change_reported: true, ..Loss::default() });
-        let both = Loss { is_replaced: true, ..Loss::ROLLED_BACK };
+        let both = Loss { is_replaced: true, is_named: true, ..Loss::ROLLED_BACK };
         let largest = (1 << 48) - 1;
         let lost = LostFiles::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
         let read = |lost: &LostFiles| LostFiles::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();

@@ -145,13 +145,14 @@ fn note_undone(open_pool: &OpenPool, inherited: &mut Inherited, wanted: &Mounted
         (open_pool.datasets.open_dataset(path)?, open_pool.datasets.open_snapshot(path, name)?);
     for (ino, state) in find_undone(&head, &snapshot, &undone)? {
         let known = lost.get(&ino).copied();
-        // The kernel may know a number that no object has, only from a list.
-        let is_replaced = match state {
-            Undone::Replaced => true,
-            Undone::Absent => known.is_some(),
-            Undone::Changed => known.is_some_and(|known| known.is_replaced),
+        let before = known.unwrap_or(Loss::ROLLED_BACK);
+        let loss = match state {
+            Undone::Replaced => Loss { is_replaced: true, is_named: false, ..before },
+            // The kernel may know a number that no object has, only from a list.
+            Undone::Absent if known.is_some() => Loss { is_replaced: true, is_named: false, ..before },
+            Undone::Absent | Undone::Changed => before,
         };
-        let loss = Loss { is_rolled_back: true, is_replaced, ..known.unwrap_or(Loss::ROLLED_BACK) };
+        let loss = Loss { is_rolled_back: true, ..loss };
         lost.insert(ino, loss);
     }
     store_losses(mount, *number, &lost)
@@ -162,7 +163,8 @@ fn end_losses(mount: &mut InheritedMount, number: u32) -> Outcome {
     let Some(list) = &mount.lost else { return Ok(()) };
     let mut lost = LostFiles::read(list)?;
     for loss in lost.values_mut().filter(|loss| loss.is_rolled_back) {
-        *loss = Loss { is_replaced: loss.is_replaced, ..Loss::ROLLED_BACK };
+        let Loss { is_replaced, is_named, .. } = *loss;
+        *loss = Loss { is_replaced, is_named, ..Loss::ROLLED_BACK };
     }
     store_losses(mount, number, &lost)
 }
