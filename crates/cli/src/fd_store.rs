@@ -114,6 +114,12 @@ pub struct MountedRollback {
     pub name: String,
     /// Newer snapshots are destroyed.
     pub newer: bool,
+    /// The number of the mount. Its facts may have an older path.
+    #[serde(default)]
+    pub mount: u32,
+    /// The number of the object set before.
+    #[serde(default)]
+    pub set: u64,
     pub state: RollbackState,
 }
 

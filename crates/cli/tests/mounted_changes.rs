@@ -231,6 +231,40 @@ fn a_refused_rollback_changes_nothing_and_replaces_no_server() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
+#[test]
+fn a_rollback_in_a_read_only_pool_is_refused() {
+    let Some(dir) = new_pool("rollback-read-only") else { return };
+    fs::write(dir.path("home/written"), "tuesday").unwrap();
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+    dir.run("mount -o ro tank mnt", 0);
+    dir.run("mount -o ro tank/home home", 0);
+    let server = dir.daemon_pid();
+    dir.refused("fs rollback tank/home@monday", &["read-only"]);
+    assert_eq!(dir.daemon_pid(), server);
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+}
+
+/// Mounts of the snapshot itself go on. They are another view of it.
+#[test]
+fn a_mounted_snapshot_outlives_the_rollback_to_it() {
+    let Some(dir) = new_pool("rollback-snapshot") else { return };
+    fs::create_dir(dir.path("snap")).unwrap();
+    dir.run("mount tank/home@monday snap", 0);
+    let open = File::open(dir.path("snap/written")).unwrap();
+    let inside = File::open(dir.path("home/.terrane/snapshot/monday/removed")).unwrap();
+    change(&dir.path("home"));
+    dir.run("fs rollback tank/home@monday", 0);
+    assert_as_before(&dir.path("home"));
+    assert_as_before(&dir.path("snap"));
+    assert_eq!((read(&open).unwrap(), read(&inside).unwrap()), ("as it was".into(), "here".into()));
+    drop((open, inside));
+    for name in ["snap", "home", "mnt"] {
+        dir.run(&format!("umount {name}"), 0);
+    }
+}
+
 /// The data set is as it was or as it is wanted, never another, and the mounts go on.
 #[test]
 fn a_rollback_whose_server_is_killed_is_done_or_not() {
@@ -269,5 +303,68 @@ fn a_rollback_whose_server_is_killed_is_done_or_not() {
     println!("{done} were done, {not} not");
     dir.run("umount home", 0);
     dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// The number of a file that the rollback brings back belongs to a newer file that a program has open.
+#[test]
+fn a_file_open_before_a_rollback_does_not_become_an_older_one() {
+    let Some(dir) = new_pool("rollback-reused") else { return };
+    let home = dir.path("home");
+    let old = fs::metadata(home.join("removed")).unwrap().ino();
+    fs::remove_file(home.join("removed")).unwrap();
+    let mut newer = None;
+    for count in 0..200 {
+        dir.run("sync tank", 0);
+        let path = home.join(format!("newer {count}"));
+        fs::write(&path, "newer").unwrap();
+        if fs::metadata(&path).unwrap().ino() == old {
+            newer = Some(File::options().read(true).write(true).open(&path).unwrap());
+            break;
+        }
+    }
+    let newer = newer.expect("the number is used again");
+    assert_eq!(read(&newer).unwrap(), "newer");
+    dir.run("fs rollback tank/home@monday", 0);
+    let stale = Some(Errno::STALE.raw_os_error());
+    assert_eq!(newer.write_at(b"NEWER", 0).unwrap_err().raw_os_error(), stale);
+    assert_eq!(read(&newer), Err(stale));
+    // A server that follows a killed one knows it too.
+    let server = dir.daemon_pid();
+    kill("-KILL", server);
+    assert_eq!(read(&newer), Err(stale));
+    assert_ne!(dir.successor_of(server), server);
+    assert_eq!(fs::read_to_string(home.join("removed")).unwrap(), "here");
+    // From here on the kernel itself knows that the number belongs to another file.
+    assert!(newer.write_at(b"NEWER", 0).is_err() && read(&newer).is_err());
+    fs::write(home.join("removed"), "again").unwrap();
+    assert_eq!(fs::read_to_string(home.join("removed")).unwrap(), "again");
+    drop(newer);
+    dir.run("umount home", 0);
+    dir.run("umount mnt", 0);
+}
+
+/// The next server knows a mount by what it was, whatever its data set is called by now.
+#[test]
+fn a_renamed_data_set_is_rolled_back() {
+    let Some(dir) = new_pool("rollback-renamed") else { return };
+    let home = dir.path("home");
+    change(&home);
+    dir.run("fs rename tank/home tank/people", 0);
+    dir.run("fs create tank/home", 0);
+    fs::create_dir(dir.path("other")).unwrap();
+    dir.run("mount tank/home other", 0);
+    fs::write(dir.path("other/file"), "monday").unwrap();
+    dir.run("snapshot tank/home@monday", 0);
+    fs::write(dir.path("other/file"), "tuesday").unwrap();
+    dir.run("fs rollback tank/home@monday", 0);
+    assert_eq!(fs::read_to_string(dir.path("other/file")).unwrap(), "monday");
+    assert_eq!(fs::read_to_string(home.join("written")).unwrap(), "something much longer than before");
+    dir.run("fs rollback tank/people@monday", 0);
+    assert_as_before(&home);
+    assert_eq!(names(&dir.path("other")), ["file"]);
+    for name in ["home", "other", "mnt"] {
+        dir.run(&format!("umount {name}"), 0);
+    }
     assert!(dir.out("check tank").contains("nothing found"));
 }

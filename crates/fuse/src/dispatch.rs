@@ -71,6 +71,7 @@ impl Handler for Dispatch {
         if let Some(answer) = self.answer_snapshots(call, reply) {
             return answer;
         }
+        self.refuse_replaced(call)?;
         self.refuse_change_after_loss(call)?;
         let answer =
             if call.header.is_resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
@@ -405,6 +406,7 @@ impl Dispatch {
     }
 
     fn put_entry(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
+        self.fs.note_named(attr.ino);
         Ok(reply.bytes(&self.entry_of(name, &attr).encode()))
     }
 
@@ -524,7 +526,11 @@ impl Dispatch {
             // the name.
             let nothing = || attr::no_entry(std::time::Duration::ZERO);
             let shown = attr.map_or_else(nothing, |attr| self.entry_of(entry.name, attr));
-            out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name)
+            let is_taken = out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name);
+            if is_taken && attr.is_some() {
+                self.fs.note_named(entry.ino);
+            }
+            is_taken
         })
     }
 }

@@ -71,12 +71,7 @@ impl Fs {
         // still be checked.
         known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
             self.record_report(ino, |loss| {
-                let read = Loss {
-                    change_reported: true,
-                    sync_reported: true,
-                    is_read: true,
-                    is_rolled_back: loss.is_rolled_back,
-                };
+                let read = Loss { change_reported: true, sync_reported: true, is_read: true, ..*loss };
                 std::mem::replace(loss, read) != read
             });
         });
@@ -159,6 +154,30 @@ impl Fs {
         self.losses.as_ref().is_some_and(|losses| losses.list.lock().contains_key(&ino))
     }
 
+    /// Whether the kernel means another inode by this number: one that a rollback removed, while an older inode got the number
+    /// back. Only that one must answer `ESTALE`.
+    pub fn is_replaced(&self, ino: Ino) -> bool {
+        self.replaced(ino).is_some_and(|loss| !loss.is_named)
+    }
+
+    /// Whether the kernel knows, or has known, two inodes by this number. Nothing says which one it forgets.
+    pub(crate) fn has_two_lives(&self, ino: Ino) -> bool {
+        self.replaced(ino).is_some()
+    }
+
+    fn replaced(&self, ino: Ino) -> Option<Loss> {
+        let losses = self.losses.as_ref().filter(|losses| losses.has_replaced.load(Ordering::Acquire))?;
+        losses.list.lock().get(&ino).copied().filter(|loss| loss.is_replaced)
+    }
+
+    /// To be called for each inode that an answer names, with its generation. The kernel finds by the generation that the inode which it
+    /// knew is another one, and has each use of that fail.
+    pub fn note_named(&self, ino: Ino) {
+        if self.is_replaced(ino) {
+            self.record_report(ino, |loss| !std::mem::replace(&mut loss.is_named, true));
+        }
+    }
+
     /// To be called before this inode is changed or gets a new name. `EIO`, once: it is a file that lost
     /// earlier changes, which the caller believes to exist.
     pub fn refuse_change(&self, ino: Ino) -> Result<(), Errno> {
@@ -182,7 +201,7 @@ impl Fs {
     /// For `fsync`. `EIO`: changes that should become durable are lost.
     pub(crate) fn refuse_sync(&self, ino: Ino) -> Result<(), Errno> {
         let Some(losses) = &self.losses else { return Ok(()) };
-        if losses.list.lock().get(&ino).is_none_or(|loss| loss.is_rolled_back) {
+        if losses.list.lock().get(&ino).is_none_or(|loss| loss.is_rolled_back && loss.is_reported()) {
             return Ok(());
         }
         let reported = if self.is_file(ino) {

@@ -143,7 +143,7 @@ impl Fs {
     /// An inode in `lost` that does not exist was created by lost changes, and the kernel knows its number.
     /// That number answers `ESTALE` and is not reused, as long as this `Fs` lives. This works because an
     /// object's number is reused only after its destruction has committed. So a number in `lost` that exists
-    /// names the inode that the kernel means.
+    /// names the inode that the kernel means. After a rollback it may not: see [`is_replaced`](Self::is_replaced).
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
         // Not `is_read_only`: a data set may have become read-only while its files were changed or open.
         if dataset.is_snapshot() {
@@ -182,11 +182,7 @@ impl Fs {
             });
         }
         let zap = |number: u64| dataset.open_zap(ObjectId(number));
-        let attributes = zap(required(SA_ATTRS)?)?;
-        let layouts = Layouts::load(
-            &zap(required_entry(&attributes, REGISTRY)?)?,
-            zap(required_entry(&attributes, LAYOUTS)?)?,
-        )?;
+        let layouts = layouts_of(&dataset)?;
         let queue = zap(required(DELETE_QUEUE)?)?;
         let root = required(ROOT)?;
         // A snapshot has no reservations: the live set has reserved the space. A data set with `readonly=on` has: it may
@@ -334,6 +330,14 @@ impl Drop for Fs {
     fn drop(&mut self) {
         self.reservations.release_all(self.set.pool());
     }
+}
+
+/// The layouts of attributes that a data set stores.
+pub(crate) fn layouts_of(dataset: &Dataset) -> Result<Layouts, DatasetError> {
+    let zap = |number: u64| dataset.open_zap(ObjectId(number));
+    let attributes = zap(required_entry(&dataset.shared_master().lock(), SA_ATTRS)?)?;
+    let registry = zap(required_entry(&attributes, REGISTRY)?)?;
+    Ok(Layouts::load(&registry, zap(required_entry(&attributes, LAYOUTS)?)?)?)
 }
 
 fn required_entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {

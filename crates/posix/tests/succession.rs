@@ -175,6 +175,19 @@ fn each_kind_of_call_reports_what_a_crash_lost() {
     let fs = Fs::take_over(m.fs().dataset().clone(), [(half, Loss::ROLLED_BACK)].into()).unwrap();
     assert_eq!((fs.refuse_change(half), fs.fsync(half, true)), (Ok(()), Ok(())));
     assert_eq!((fs.lost_files(), fs.lost_inodes()), (vec![], vec![half]));
+    drop(fs);
+    // Until the rollback is done, what was lost before is reported.
+    let refused = Loss { is_rolled_back: true, is_replaced: true, ..Loss::default() };
+    let fs = Fs::take_over(m.fs().dataset().clone(), [(half, refused)].into()).unwrap();
+    assert_eq!((fs.fsync(half, true), fs.refuse_change(half)), (Err(Errno::EIO), Err(Errno::EIO)));
+    assert!(fs.is_replaced(half) && !fs.is_replaced(never));
+    fs.note_named(half);
+    assert_eq!((fs.is_replaced(half), fs.lost_inodes()), (false, vec![half]));
+    // The kernel forgets the inode that had the number before, not this one, which is open.
+    let attr = fs.lookup(fs.root(), b"half").unwrap();
+    fs.unlink(fs.root(), b"half").unwrap();
+    fs.forget(attr.ino, 9);
+    assert_eq!((attr.ino, fs.getattr(half).map(|attr| attr.nlink)), (half, Ok(0)));
 }
 
 #[test]

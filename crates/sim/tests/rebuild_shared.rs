@@ -176,3 +176,44 @@ fn a_crash_while_the_table_is_made_again_loses_nothing() {
     }
     assert!(cut > 8, "{cut}");
 }
+
+/// A pool that has no space left for files has enough for another table.
+#[test]
+fn the_table_of_a_full_pool_is_made_again() {
+    let props = vec![("recordsize", "4K"), ("compression", "off")];
+    let machine = Machine::create(&Plan { props, ..Plan::small(3) }).unwrap();
+    let fs = machine.fs();
+    let mut rng = Prng::new(3);
+    let create = |name: &str| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).map(|attr| attr.ino);
+    let from = create("source").unwrap();
+    let data = rng.random_bytes(1000 * 4096);
+    fs.write(from, 0, &data, WriteFlags::default()).unwrap();
+    fs.sync().unwrap();
+    for name in 0..3 {
+        let to = create(&format!("clone {name}")).unwrap();
+        fs.clone_range(from, 0, to, 0, data.len() as u64).unwrap();
+        fs.forget(to, 1);
+    }
+    fs.forget(from, 1);
+    // Overwritten records leave a table of single entries.
+    for record in (0..1000).step_by(7) {
+        fs.write(from, record * 4096, &rng.random_bytes(4096), WriteFlags::default()).unwrap();
+    }
+    fs.sync().unwrap();
+    let filler = create("filler").unwrap();
+    let mut at = 0;
+    for len in [1 << 20, 64 << 10, 4096] {
+        while fs.write(filler, at, &rng.random_bytes(len), WriteFlags::default()).is_ok() {
+            at += len as u64;
+            fs.sync().unwrap();
+        }
+    }
+    fs.forget(filler, 1);
+    let before = machine.objects.shared().totals();
+    let device = machine.export().unwrap();
+    assert!(damage(&device, TOP) > 0);
+    rebuild(&device, 3).unwrap();
+    let machine = Machine::import(&device, 4, false).unwrap();
+    machine.check().unwrap();
+    assert_eq!(machine.objects.shared().totals(), before);
+}

@@ -78,7 +78,9 @@ const CHANGE_REPORTED: u64 = 1 << 63;
 const SYNC_REPORTED: u64 = 1 << 62;
 const LOSS_READ: u64 = 1 << 61;
 const ROLLED_BACK: u64 = 1 << 60;
-const FLAGS: u64 = CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ | ROLLED_BACK;
+const REPLACED: u64 = 1 << 59;
+const NAMED: u64 = 1 << 58;
+const FLAGS: u64 = CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ | ROLLED_BACK | REPLACED | NAMED;
 
 fn encode_entry(ino: Ino, loss: Loss) -> u64 {
     let flag = |is_told, bit| if is_told { bit } else { 0 };
@@ -86,6 +88,8 @@ fn encode_entry(ino: Ino, loss: Loss) -> u64 {
         | flag(loss.sync_reported, SYNC_REPORTED)
         | flag(loss.is_read, LOSS_READ)
         | flag(loss.is_rolled_back, ROLLED_BACK)
+        | flag(loss.is_replaced, REPLACED)
+        | flag(loss.is_named, NAMED)
 }
 
 fn decode_entry(word: u64) -> (Ino, Loss) {
@@ -95,6 +99,8 @@ fn decode_entry(word: u64) -> (Ino, Loss) {
         sync_reported: is_set(SYNC_REPORTED),
         is_read: is_set(LOSS_READ),
         is_rolled_back: is_set(ROLLED_BACK),
+        is_replaced: is_set(REPLACED),
+        is_named: is_set(NAMED),
     };
     (word & !FLAGS, loss)
 }
@@ -138,7 +144,7 @@ mod tests {
     #[test]
     fn lost_files_are_listed_until_they_are_reported() {
         let (none, change) = (Loss::default(), Loss { change_reported: true, ..Loss::default() });
-        let both = Loss::ROLLED_BACK;
+        let both = Loss { is_replaced: true, is_named: true, ..Loss::ROLLED_BACK };
         let largest = (1 << 48) - 1;
         let lost = LostFiles::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
         let read = |lost: &LostFiles| LostFiles::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();

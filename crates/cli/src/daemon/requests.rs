@@ -98,7 +98,7 @@ fn run_command(shared: &Arc<Shared>, command: Command, file: Option<File>, clien
             ending::stop(shared, dataset.as_deref(), how, timeout, client);
         }
         Command::StepBack { read_only } => {
-            let refused = succession::step_back(shared, read_only, None, client);
+            let refused = succession::step_back(shared, read_only, || Ok(None), client);
             client.answer(Err(refused));
         }
         Command::RollBack { path, name, newer } => {

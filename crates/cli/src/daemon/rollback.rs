@@ -13,14 +13,14 @@ use super::{Shared, succession};
 use crate::control::ClientConnection;
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
-use crate::fd_store::{self, FdStore, Inherited, MountedRollback, RollbackState};
+use crate::fd_store::{self, FdStore, Inherited, InheritedMount, MountedRollback, RollbackState};
 use crate::open_pool::OpenPool;
 use crate::query::{SnapshotAction, check_mounted_snapshots_stay, named};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError};
-use terrane_posix::{Ino, Loss};
+use terrane_posix::{Ino, Loss, Undone, find_undone};
 
 /// Facts of a server fit one page, so a reason that is kept in them is cut.
 const REASON_BYTES_MAX: usize = 1000;
@@ -33,18 +33,11 @@ pub fn step_back(
     newer: bool,
     client: &mut ClientConnection,
 ) -> Failure {
-    match check(shared, path, name, newer) {
-        Ok(()) => {
-            let (path, name, state) = (path.to_owned(), name.to_owned(), RollbackState::Wanted);
-            let rollback = MountedRollback { path, name, newer, state };
-            succession::step_back(shared, None, Some(rollback), client)
-        }
-        Err(failure) => failure,
-    }
+    succession::step_back(shared, None, || check(shared, path, name, newer).map(Some), client)
 }
 
 /// Everything that could refuse the rollback is checked before the server steps back, and what takes long is done.
-fn check(shared: &Shared, path: &str, name: &str, newer: bool) -> Outcome {
+fn check(shared: &Shared, path: &str, name: &str, newer: bool) -> Outcome<MountedRollback> {
     let pool = shared.open_pool.pool.name();
     let full = full_name(&pool, path);
     let mounts = shared.mounts();
@@ -66,7 +59,15 @@ fn check(shared: &Shared, path: &str, name: &str, newer: bool) -> Outcome {
         ),
         _ => Failure::from(error),
     })?;
-    datasets.drain(path).map_err(named)
+    datasets.drain(path).map_err(named)?;
+    Ok(MountedRollback {
+        path: path.to_owned(),
+        name: name.to_owned(),
+        newer,
+        mount: mount.number,
+        set: mount.view.dataset().object_set().id().0,
+        state: RollbackState::Wanted,
+    })
 }
 
 /// The first step of a server that follows another: makes the rollback for which that one stepped back.
@@ -98,31 +99,33 @@ fn note_state(inherited: &mut Inherited, state: RollbackState) -> Outcome {
 }
 
 fn roll_back(open_pool: &OpenPool, inherited: &mut Inherited, wanted: &MountedRollback) -> Outcome {
-    let MountedRollback { path, name, newer, state } = wanted;
-    let is_it = |facts: &fd_store::MountFacts| facts.dataset == *path && facts.snapshot.is_none();
-    let number = inherited.mounts.iter().find(|(_, mount)| is_it(&mount.facts)).map(|(number, _)| *number);
-    let set_before = number.and_then(|number| Some(inherited.mounts.get(&number)?.facts.objset));
+    let MountedRollback { path, name, newer, mount, set, state } = wanted;
+    let set_now = || Outcome::Ok(open_pool.view(path)?.dataset().object_set().id().0);
     let begun = if *state == RollbackState::Begun {
         Err(Failure("the server died meanwhile; try again".to_owned()))
     } else if !inherited.facts.orderly {
         // Changes that were lost must be found in the data set as it was.
         Err(Failure("the last server died; try again".to_owned()))
+    } else if set_now()? != *set {
+        return Err(Failure("another data set has this name by now".to_owned()));
     } else {
-        if let Some(number) = number {
-            note_undone(open_pool, inherited, number, wanted)?;
-        }
+        // First: if a server died of the rollback, the next one would too.
         note_state(inherited, RollbackState::Begun)?;
+        note_undone(open_pool, inherited, wanted)?;
         Ok(open_pool.rollback(path, name, *newer)?)
     };
     // Whatever the outcome: a server that died may have done it.
-    let set = open_pool.view(path)?.dataset().object_set().id().0;
-    let Some(number) = number.filter(|_| set_before != Some(set)) else { return begun };
-    if let Some(mount) = inherited.mounts.get_mut(&number) {
-        mount.facts.objset = set;
-        FdStore::update_mount(number, &mount.facts)?;
-        if number == 0 {
+    let set_now = set_now()?;
+    if set_now == *set {
+        return begun;
+    }
+    if let Some(inherited_mount) = inherited.mounts.get_mut(mount) {
+        end_losses(inherited_mount, *mount)?;
+        inherited_mount.facts.objset = set_now;
+        FdStore::update_mount(*mount, &inherited_mount.facts)?;
+        if *mount == 0 {
             // Stored with the state.
-            inherited.facts.first.objset = set;
+            inherited.facts.first.objset = set_now;
         }
     }
     Ok(())
@@ -130,23 +133,47 @@ fn roll_back(open_pool: &OpenPool, inherited: &mut Inherited, wanted: &MountedRo
 
 /// Leaves a list of all objects that the rollback changes with the holder. Whichever server takes over the mount has the
 /// kernel drop what it caches of them, and uses none of their numbers for new files.
-fn note_undone(
-    open_pool: &OpenPool,
-    inherited: &mut Inherited,
-    number: u32,
-    wanted: &MountedRollback,
-) -> Outcome {
-    let MountedRollback { path, name, .. } = wanted;
+///
+/// Losses of an earlier server are reported until the rollback is done. If it is refused, an open file whose number the rollback
+/// would have given to another one is stale until its name is looked up.
+fn note_undone(open_pool: &OpenPool, inherited: &mut Inherited, wanted: &MountedRollback) -> Outcome {
+    let MountedRollback { path, name, mount: number, .. } = wanted;
+    let Some(mount) = inherited.mounts.get_mut(number) else { return Ok(()) };
+    let mut lost = mount.lost.as_ref().map(LostFiles::read).transpose()?.unwrap_or_default();
     let undone = open_pool.datasets.changed_since(path, name)?;
-    let Some(mount) = inherited.mounts.get_mut(&number) else { return Ok(()) };
-    let known = mount.lost.as_ref().map(LostFiles::read).transpose()?.unwrap_or_default();
-    // The losses of an earlier server are undone as well.
-    let mut lost: BTreeMap<Ino, Loss> = known;
-    lost.extend(undone.into_iter().map(|object| (object.0, Loss::ROLLED_BACK)));
+    let (head, snapshot) =
+        (open_pool.datasets.open_dataset(path)?, open_pool.datasets.open_snapshot(path, name)?);
+    for (ino, state) in find_undone(&head, &snapshot, &undone)? {
+        let known = lost.get(&ino).copied();
+        let before = known.unwrap_or(Loss::ROLLED_BACK);
+        let loss = match state {
+            Undone::Replaced => Loss { is_replaced: true, is_named: false, ..before },
+            // The kernel may know a number that no object has, only from a list.
+            Undone::Absent if known.is_some() => Loss { is_replaced: true, is_named: false, ..before },
+            Undone::Absent | Undone::Changed => before,
+        };
+        let loss = Loss { is_rolled_back: true, ..loss };
+        lost.insert(ino, loss);
+    }
+    store_losses(mount, *number, &lost)
+}
+
+/// The losses of an earlier server in what the rollback has undone are undone as well.
+fn end_losses(mount: &mut InheritedMount, number: u32) -> Outcome {
+    let Some(list) = &mount.lost else { return Ok(()) };
+    let mut lost = LostFiles::read(list)?;
+    for loss in lost.values_mut().filter(|loss| loss.is_rolled_back) {
+        let Loss { is_replaced, is_named, .. } = *loss;
+        *loss = Loss { is_replaced, is_named, ..Loss::ROLLED_BACK };
+    }
+    store_losses(mount, number, &lost)
+}
+
+fn store_losses(mount: &mut InheritedMount, number: u32, lost: &BTreeMap<Ino, Loss>) -> Outcome {
     if lost.is_empty() {
         return Ok(());
     }
-    let list = LostFiles::new(&lost)?;
+    let list = LostFiles::new(lost)?;
     if let Some(holder) = FdStore::of_this_process() {
         holder.store_lost(number, &list.file)?;
     }

@@ -314,7 +314,7 @@ pub fn rename(shared: &Shared, path: &str, to: &str, client: &mut ClientConnecti
         return failure;
     }
     record_boot_mounts(&shared.open_pool);
-    let Failure(reason) = step_back(shared, None, None, client);
+    let Failure(reason) = step_back(shared, None, || Ok(None), client);
     match datasets.rename(to, path) {
         Ok(()) => {
             record_boot_mounts(&shared.open_pool);
@@ -330,17 +330,22 @@ pub fn rename(shared: &Shared, path: &str, to: &str, client: &mut ClientConnecti
 }
 
 /// Finishes requests in progress, commits everything and exits, so that a successor can continue. Returns
-/// only if that is impossible.
+/// only if that is impossible. `check`: what else could refuse it, while no mount begins and the tree of data sets stays. It
+/// returns the rollback to make.
 pub fn step_back(
     shared: &Shared,
     read_only: Option<bool>,
-    rollback: Option<MountedRollback>,
+    check: impl FnOnce() -> Outcome<Option<MountedRollback>>,
     client: &mut ClientConnection,
 ) -> Failure {
     // No mount begins from here on.
     let _adding = shared.open_pool.mounts.lock_changes();
     let (facts_file, facts) = match check_held(shared) {
         Ok(held) => held,
+        Err(failure) => return failure,
+    };
+    let rollback = match check() {
+        Ok(rollback) => rollback,
         Err(failure) => return failure,
     };
     // Descriptors left with a supervisor are lost when it is gone. One that was just killed seems to listen for a

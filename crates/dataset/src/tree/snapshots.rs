@@ -28,6 +28,12 @@ use terrane_zap::{Value, ValueRef};
 /// Metadata blocks that become dirty with each further snapshot of an operation.
 const BLOCKS_EACH: u32 = 6;
 
+/// The cost of a rollback that destroys so many newer snapshots.
+fn cost_of_rollback(later: usize) -> Cost {
+    let blocks = BLOCKS_EACH.saturating_mul(u32::try_from(later).unwrap_or(u32::MAX));
+    Cost { meta_blocks: blocks.saturating_add(64), ..COST_FREEING }
+}
+
 /// Paths of the clones of each snapshot that has clones.
 pub(super) type Clones = BTreeMap<ObjectId, Vec<String>>;
 
@@ -459,14 +465,10 @@ impl Datasets {
             let _tree = self.tree.lock();
             find(held.as_deref())?.2
         };
-        let cost = |later: usize| {
-            let blocks = BLOCKS_EACH.saturating_mul(u32::try_from(later).unwrap_or(u32::MAX));
-            Cost { meta_blocks: blocks.saturating_add(64), ..COST_FREEING }
-        };
-        let tx = match self.begin_settled(cost(later.len())) {
+        let tx = match self.begin_settled(cost_of_rollback(later.len())) {
             // A full pool has no space for all at once. Nothing is destroyed if the rollback alone does not fit either.
             Err(error) if error.is_no_space() && !later.is_empty() => {
-                drop(self.begin_settled(cost(0))?);
+                drop(self.begin_settled(cost_of_rollback(0))?);
                 let names: Vec<&str> = later.iter().map(|later| later.name.as_str()).collect();
                 log::warn!(
                     "data set /{path}: {} newer snapshots are destroyed before the rollback",
@@ -474,7 +476,7 @@ impl Datasets {
                 );
                 self.destroy_snapshots(path, &names)?;
                 self.drain(path)?;
-                self.begin_settled(cost(0))?
+                self.begin_settled(cost_of_rollback(0))?
             }
             begun => begun?,
         };
@@ -534,8 +536,12 @@ impl Datasets {
 
     /// Checks whether a data set could be rolled back if it were not open.
     pub fn check_rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
-        let _tree = self.tree.lock();
-        self.find_snapshots_for_rollback(path, name, newer, &self.node(path)?).map(drop)
+        {
+            let _tree = self.tree.lock();
+            self.find_snapshots_for_rollback(path, name, newer, &self.node(path)?)?;
+        }
+        // The pool may be full, or read-only.
+        self.begin_settled(cost_of_rollback(0)).map(drop)
     }
 
     fn find_snapshots_for_rollback(

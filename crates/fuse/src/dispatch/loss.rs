@@ -12,7 +12,7 @@
 use super::{Answer, Dispatch};
 use crate::proto::{self, Header, Request, WriteIn, fattr};
 use crate::session::Call;
-use terrane_posix::{Ino, RENAME_EXCHANGE, ReadOptions};
+use terrane_posix::{Errno, Ino, RENAME_EXCHANGE, ReadOptions};
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,22 @@ pub(super) enum AppendTarget {
 }
 
 impl Dispatch {
+    /// `ESTALE`: the request means an inode that a rollback removed, and whose number an older inode has.
+    pub(super) fn refuse_replaced(&self, call: &Call<'_>) -> Answer {
+        let other = match *call.request {
+            Request::Forget { .. } | Request::BatchForget(_) => return Ok(()),
+            Request::Link { nodeid, .. } => Some(nodeid),
+            Request::Rename { new_dir, .. } => Some(new_dir),
+            Request::CopyFileRange { copy, .. } => Some(copy.nodeid_out),
+            _ => None,
+        };
+        let is_replaced = |nodeid: u64| self.fs.is_replaced(self.ino(nodeid));
+        if is_replaced(call.header.nodeid) || other.is_some_and(is_replaced) {
+            return Err(Errno::ESTALE);
+        }
+        Ok(())
+    }
+
     /// Refuses a request before any of it is done.
     pub(super) fn refuse_change_after_loss(&self, call: &Call<'_>) -> Answer {
         if !self.fs.has_losses() {

@@ -200,7 +200,11 @@ impl Dispatch {
         }
         self.fs.readdir_plus_as(root, OFFSET_NAMES, how, &mut |entry, attr| {
             let shown = attr.map(|attr| self.entry_of(entry.name, attr));
-            show(shown.as_ref(), entry.ino, entry.next, entry.kind, entry.name)
+            let is_taken = show(shown.as_ref(), entry.ino, entry.next, entry.kind, entry.name);
+            if is_taken && attr.is_some() {
+                self.fs.note_named(entry.ino);
+            }
+            is_taken
         })
     }
 

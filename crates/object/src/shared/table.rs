@@ -258,7 +258,8 @@ impl SharedTable {
         });
         unreadable.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))?;
         let old: Vec<Arc<Object>> = old.into_iter().map(|id| mos.hold(id)).collect::<Result<_, _>>()?;
-        let tx = mos.begin(Cost { meta_blocks, ..Cost::NOTHING })?;
+        // A full pool can free nothing without a table.
+        let tx = mos.begin(Cost { meta_blocks, frees: true, ..Cost::NOTHING })?;
         {
             let mut state = self.state.lock();
             state.object = Some(create_object(&mos, &tx)?);
