@@ -102,11 +102,14 @@ impl Pool {
     /// can be reset at once. That costs no more than an uberblock.
     ///
     /// It is done only if there may be no space for the txgs that ageing takes, or for `bytes` of the current
-    /// one.
+    /// one, or if there are not enough empty zones to keep files apart.
     pub(crate) fn drop_rollback_txgs(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.history.newest else { return Ok(()) };
         self.store.devices.query_host_free();
         let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_COMMIT_DIVISOR);
+        // Several files are written, and the next ones would share zones.
+        let are_zones_short = st.alloc.empty_count() < 2 * st.streams.extra_wanted();
+        let needed = if are_zones_short { u64::MAX } else { needed };
         self.release_holds(st, self.admission.account(st).physical_free() < needed);
         let is_old = st.history.oldest < txg;
         // Some zones may have been held or unreadable when the others were reset. A txg that needs them tries

@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError};
 use terrane_posix::{Ino, Loss, Undone, find_undone};
 
 /// Facts of a server fit one page, so a reason that is kept in them is cut.
-const REASON_BYTES_MAX: usize = 1000;
+const REASON_BYTES_MAX: usize = 300;
 
 /// Steps back so that the next server rolls the data set back. Returns only if that is impossible.
 pub fn step_back(
