@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
@@ -53,7 +54,8 @@ pub fn generate(dirs: &[OsString]) {
 
 fn warn(text: &str) {
     let line = format!("{GENERATOR}: {text}\n").replace(|c: char| c.is_control() && c != '\n', "?");
-    eprint!("{line}");
+    // A generator must not end because nobody reads what it says.
+    let _ = io::stderr().write_all(line.as_bytes());
     // systemd gives generators no way to its log but that of the kernel. It sets the variable for them.
     if std::env::var_os("SYSTEMD_SCOPE").is_some() {
         let _ = fs::write("/dev/kmsg", format!("<4>{line}"));
@@ -138,12 +140,13 @@ fn unit(
 fn write(dir: &Path, units: &BTreeMap<String, String>) -> Outcome {
     let wants = dir.join(format!("{TARGET}.wants"));
     fs::create_dir_all(&wants).map_err(Failure::io("creating", &wants))?;
-    for (name, text) in units {
+    let written = units.iter().map(|(name, text)| {
         let (path, link) = (dir.join(name), wants.join(name));
         fs::write(&path, text).map_err(Failure::io("writing", &path))?;
-        symlink(Path::new("..").join(name), &link).map_err(Failure::io("linking", &link))?;
-    }
-    Ok(())
+        symlink(Path::new("..").join(name), &link).map_err(Failure::io("linking", &link))
+    });
+    // One that fails keeps no others back.
+    written.fold(Ok(()), Outcome::and)
 }
 
 /// Whether a text can be the value of a line.
@@ -237,6 +240,17 @@ mod tests {
         let mounts = mounts.iter().map(|(name, dir)| BootMount { name: (*name).into(), dir: (*dir).into() });
         let devices = ["/dev/disk/by-id/a-b", "/var/my \"images\"/100%.img"].map(PathBuf::from).to_vec();
         [("tank".to_owned(), PoolMounts { devices, mounts: mounts.collect() })].into()
+    }
+
+    #[test]
+    fn a_unit_that_cannot_be_written_keeps_no_others_back() {
+        let dir = std::env::temp_dir().join(format!("terrane-units-{}", std::process::id()));
+        fs::create_dir_all(dir.join("a.mount")).unwrap();
+        let units = ["a.mount", "b.mount"].map(|name| (name.to_owned(), format!("of {name}"))).into();
+        let failure = write(&dir, &units).unwrap_err();
+        assert!(failure.0.contains("a.mount"), "{failure}");
+        assert_eq!(fs::read_to_string(dir.join(format!("{TARGET}.wants/b.mount"))).unwrap(), "of b.mount");
+        fs::remove_dir_all(dir).unwrap();
     }
 
     fn made(mounts: &[(&str, &str)], fstab: &str) -> (BTreeMap<String, String>, Vec<String>) {

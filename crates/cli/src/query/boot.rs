@@ -28,7 +28,9 @@ pub fn record_boot_mounts(open_pool: &OpenPool) {
 
 /// Where the data sets of an open pool belong.
 pub fn boot_mounts_of(open_pool: &OpenPool) -> Outcome<PoolMounts> {
-    let devices = device_paths(open_pool);
+    let mut devices = device_paths(open_pool);
+    // No unit can name such a path, and it would keep the others out of the list.
+    devices.retain(|path| path.to_str().is_some());
     let mut mounts = Vec::new();
     add_mounts(&open_pool.pool.name(), &open_pool.datasets.branch("")?, &mut mounts)?;
     Ok(PoolMounts { devices, mounts })
