@@ -160,6 +160,21 @@ pub fn mounted_daemon(registry: &Registry, name: &str) -> Outcome<Option<Mounted
     }
 }
 
+/// As [`mounted_daemon`], without the second look at the daemon: mounts that begin or end at this moment may be missing from the
+/// table, or be in it still. `None`: it does not answer at once, or there is none.
+pub fn mounted_daemon_as_of_now(registry: &Registry, name: &str) -> Outcome<Option<MountedDaemon>> {
+    let Contact::Daemon(daemon) = control::contact(&registry.control_socket(name), GREETING_TIMEOUT)? else {
+        return Ok(None);
+    };
+    let mounts = mounts_of(&daemon)?;
+    Ok(Some(MountedDaemon { daemon, mounts }))
+}
+
+fn mounts_of(daemon: &Daemon) -> Outcome<Vec<MountEntry>> {
+    let is_its = |row: &MountEntry| daemon.greeting.mount_at(&row.dev).is_some();
+    Ok(list_mounts()?.into_iter().filter(is_its).collect())
+}
+
 fn look_up_daemon(socket: &Path, timeout: Duration) -> Outcome<DaemonLookup> {
     let mut found = control::contact(socket, timeout)?;
     loop {
@@ -168,8 +183,7 @@ fn look_up_daemon(socket: &Path, timeout: Duration) -> Outcome<DaemonLookup> {
             Contact::NoDaemon => return Ok(DaemonLookup::NoDaemon),
             Contact::NotAnswering => return Ok(DaemonLookup::NotAnswering),
         };
-        let is_its = |row: &MountEntry| daemon.greeting.mount_at(&row.dev).is_some();
-        let mounts = list_mounts()?.into_iter().filter(is_its).collect();
+        let mounts = mounts_of(&daemon)?;
         let again = control::contact(socket, timeout)?;
         if matches!(&again, Contact::Daemon(again) if again.greeting == daemon.greeting) {
             return Ok(DaemonLookup::Found(MountedDaemon { daemon, mounts }));

@@ -14,8 +14,8 @@ mod umount;
 pub use umount::Umount;
 
 use super::{
-    MountedDaemon, PoolMatch, Survey, daemon_of, lasting_daemon, match_pool, mounted_daemon, print,
-    refuse_copy,
+    MountedDaemon, PoolMatch, Survey, daemon_of, lasting_daemon, match_pool, mounted_daemon,
+    mounted_daemon_as_of_now, print, refuse_copy,
 };
 use crate::control::{self, Daemon};
 use crate::daemon::{self, MountSpec, ServePlan};
@@ -548,6 +548,15 @@ pub struct WrittenBack {
 /// Has the kernel write back what only it holds: pages written through mmap. It does not forward syncfs to a FUSE server. `None`: no
 /// process has the pool open.
 pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<WrittenBack>> {
+    // Connecting twice takes as long as half a commit. If mounts are changing, the sure way follows.
+    if let Some(found) = mounted_daemon_as_of_now(registry, &target.name)?
+        && match_pool(&found.daemon.greeting, target) == PoolMatch::Same
+    {
+        let written_back = write_back_mounts(found);
+        if written_back.outcome.is_ok() {
+            return Ok(Some(written_back));
+        }
+    }
     let found = mounted_daemon(registry, &target.name)?;
     if let Some(MountedDaemon { daemon, .. }) = &found
         && match_pool(&daemon.greeting, target) == PoolMatch::Copy
@@ -555,9 +564,10 @@ pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<W
         return Err(refuse_copy(&daemon.greeting, target));
     }
     let is_it = |daemon: &Daemon| match_pool(&daemon.greeting, target) == PoolMatch::Same;
-    let Some(MountedDaemon { daemon, mounts }) = found.filter(|found| is_it(&found.daemon)) else {
-        return Ok(None);
-    };
+    Ok(found.filter(|found| is_it(&found.daemon)).map(write_back_mounts))
+}
+
+fn write_back_mounts(MountedDaemon { daemon, mounts }: MountedDaemon) -> WrittenBack {
     let devs: Vec<String> = daemon.greeting.all_mounts().into_iter().map(|mount| mount.dev).collect();
     let written_back: Outcome<Vec<bool>> = devs.iter().map(|dev| write_back(dev, &mounts)).collect();
     let is_answered = devs.iter().all(|dev| is_answered(dev));
@@ -571,7 +581,7 @@ pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<W
         )),
         Err(failure) => Err(failure),
     };
-    Ok(Some(WrittenBack { daemon, outcome, is_answered }))
+    WrittenBack { daemon, outcome, is_answered }
 }
 
 /// Whether the kernel has no unanswered request for the mount, at once or soon.
