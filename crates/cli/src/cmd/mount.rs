@@ -548,14 +548,18 @@ pub struct WrittenBack {
 /// Has the kernel write back what only it holds: pages written through mmap. It does not forward syncfs to a FUSE server. `None`: no
 /// process has the pool open.
 pub fn write_back_pool(registry: &Registry, target: &Target) -> Outcome<Option<WrittenBack>> {
-    // Connecting twice takes as long as half a commit. If mounts are changing, the sure way follows.
+    // Connecting twice takes as long as half a commit. If mounts are changing, the sure way follows. But the kernel reports an error of
+    // a write-back once, so nothing is written back twice.
     if let Some(found) = mounted_daemon_as_of_now(registry, &target.name)?
         && match_pool(&found.daemon.greeting, target) == PoolMatch::Same
+        && found
+            .daemon
+            .greeting
+            .all_mounts()
+            .iter()
+            .all(|mount| found.mounts.iter().any(|row| row.dev == mount.dev))
     {
-        let written_back = write_back_mounts(found);
-        if written_back.outcome.is_ok() {
-            return Ok(Some(written_back));
-        }
+        return Ok(Some(write_back_mounts(found)));
     }
     let found = mounted_daemon(registry, &target.name)?;
     if let Some(MountedDaemon { daemon, .. }) = &found
