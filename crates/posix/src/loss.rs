@@ -161,7 +161,7 @@ impl Fs {
     }
 
     /// Whether the kernel knows, or has known, two inodes by this number. Nothing says which one it forgets.
-    pub(crate) fn has_two_lives(&self, ino: Ino) -> bool {
+    pub(crate) fn had_another_inode(&self, ino: Ino) -> bool {
         self.replaced(ino).is_some()
     }
 
