@@ -6,6 +6,7 @@
 //! * [`features`]: what a pool may hold
 //! * [`zone_header`] and [`directory`]: what zones store about themselves
 //! * [`rows`] and [`record`]: the zone tables, and what a commit changes in them
+//! * [`log`]: the intent log
 //! * [`totals`]: counters since the pool's creation
 //! * [`cache_device`]: the layout of a cache device
 //!
@@ -33,6 +34,7 @@ pub mod cache_device;
 pub mod directory;
 pub mod features;
 pub mod label;
+pub mod log;
 pub mod record;
 pub mod rows;
 pub mod seal;

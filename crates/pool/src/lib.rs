@@ -32,6 +32,7 @@ pub mod import;
 pub mod inspect;
 mod levels;
 mod lifetimes;
+pub mod log;
 pub mod membership;
 mod mover;
 mod nopwrite;
@@ -51,6 +52,7 @@ mod validate;
 
 pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;
+pub use log::{LogFailed, LogTicket};
 pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
 pub use rebuild::IndexSource;

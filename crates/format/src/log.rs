@@ -1,0 +1,269 @@
+//! The intent log: batches of records, and where a commit says that they begin.
+//!
+//! A batch is whole write units: a head, records, zeros. Batches lie one behind the other in zones that the commit
+//! record names ([`LogHead`]). Each holds the seal of its predecessor, and its own seal is seeded with its number, so
+//! bytes of an earlier filling of the zone never continue a chain.
+
+use crate::record::{Home, get_home, put_home};
+use crate::seal::{SEAL_BYTES, Seed, seal};
+use terrane_wire::{Corrupt, ObjsetId, Reader, Truncated, Txg, Writer, layout};
+
+/// `magic` of a [`BatchHead`].
+pub const LOG_BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRLOGB");
+/// Most bytes of a batch, with its head and padding.
+pub const LOG_BATCH_BYTES_MAX: u64 = 4 << 20;
+/// Most zones that a [`LogHead`] names.
+pub const LOG_ZONES_MAX: usize = 2;
+/// Most copies of a log.
+pub const LOG_COPIES_MAX: usize = 2;
+
+layout! {
+    /// Start of a batch. `FORMAT.md` section "The intent log".
+    BatchHead, 96 bytes {
+        /// [`LOG_BATCH_MAGIC`].
+        0  magic: u64,
+        /// Id of the pool, as in the label.
+        8  pool: u64,
+        /// The incarnation that wrote it.
+        16 incarnation: u64,
+        /// Number of the batch: the predecessor's + 1. An incarnation begins with 1.
+        24 number: u64,
+        /// Every batch up to this number was durable when this one was made.
+        32 acked: u64,
+        /// The newest txg of its records.
+        40 newest_txg: Txg,
+        /// Bytes of records behind the head.
+        48 len: u32,
+        /// Ignored.
+        52 reserved: [u8; 12],
+        /// Seal of the predecessor; zeros for the first batch.
+        64 chain: [u8; 16],
+        /// Over the rest of the head, then the records.
+        80 seal: [u8; 16],
+    }
+}
+
+/// A batch as it was read.
+pub struct Batch<'a> {
+    /// Its head.
+    pub head: BatchHead,
+    /// Its records, one frame behind the other.
+    pub frames: &'a [u8],
+    /// Bytes that it takes in its zone: whole write units.
+    pub stored_bytes: u64,
+}
+
+impl BatchHead {
+    fn seed(&self, offset: u64) -> Seed {
+        Seed { pool: self.pool, scope: self.number, offset, incarnation: self.incarnation }
+    }
+
+    fn seal_of(&self, offset: u64, frames: &[u8]) -> [u8; SEAL_BYTES] {
+        let raw = self.encode();
+        let head = raw.get(..BatchHead::SIZE - SEAL_BYTES).unwrap_or(&raw);
+        seal(self.seed(offset), &[head, frames])
+    }
+
+    /// The batch as it is stored at `offset` of a zone: sealed, and padded to `unit`. The fields `magic`, `len` and
+    /// `seal` may have any value, and are set.
+    ///
+    /// # Panics
+    /// If there are 4 GiB of frames or more.
+    pub fn encode_batch(&mut self, frames: &[u8], offset: u64, unit: usize) -> Vec<u8> {
+        self.magic = LOG_BATCH_MAGIC;
+        self.len = u32::try_from(frames.len()).expect("a batch is small");
+        self.seal = self.seal_of(offset, frames);
+        let mut raw = Writer::with_capacity((BatchHead::SIZE + frames.len()).next_multiple_of(unit));
+        raw.bytes(&self.encode());
+        raw.bytes(frames);
+        raw.pad_to(unit);
+        raw.into_bytes()
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// The batch of `pool` and `incarnation` that begins at the start of `raw`, which is `offset` bytes into its zone. `None`: there is no
+    /// whole one.
+    pub fn parse(raw: &'a [u8], (pool, incarnation): (u64, u64), offset: u64, unit: u64) -> Option<Batch<'a>> {
+        let head = BatchHead::decode(raw)?;
+        if head.magic != LOG_BATCH_MAGIC || head.pool != pool || head.incarnation != incarnation {
+            return None;
+        }
+        let end = BatchHead::SIZE.checked_add(usize::try_from(head.len).ok()?)?;
+        let stored_bytes = u64::try_from(end).ok()?.checked_next_multiple_of(unit)?;
+        if stored_bytes > LOG_BATCH_BYTES_MAX {
+            return None;
+        }
+        let frames = raw.get(BatchHead::SIZE..end)?;
+        (head.seal == head.seal_of(offset, frames)).then_some(Batch { head, frames, stored_bytes })
+    }
+
+    /// Bytes that the batch at the start of `raw` claims to take, so that more can be read. `None`: there is none.
+    pub fn claimed_bytes(raw: &[u8], (pool, incarnation): (u64, u64), unit: u64) -> Option<u64> {
+        let head = BatchHead::decode(raw)?;
+        let is_ours = head.magic == LOG_BATCH_MAGIC && head.pool == pool && head.incarnation == incarnation;
+        let bytes = (BatchHead::SIZE as u64).checked_add(head.len.into())?.checked_next_multiple_of(unit)?;
+        (is_ours && bytes <= LOG_BATCH_BYTES_MAX).then_some(bytes)
+    }
+}
+
+/// One record of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The object set that it changes.
+    pub set: ObjsetId,
+    /// Its number in the order of all changes of the pool.
+    pub change: u64,
+    /// The txg in which the change was made.
+    pub txg: Txg,
+    /// What the layer above wrote.
+    pub body: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Appends the stored form.
+    pub fn append_to(&self, frames: &mut Vec<u8>) {
+        let mut raw = Writer::with_capacity(30);
+        raw.varint(self.set.0);
+        raw.varint(self.change);
+        raw.varint(self.txg.0);
+        raw.varint(self.body.len() as u64);
+        frames.extend_from_slice(raw.as_bytes());
+        frames.extend_from_slice(self.body);
+    }
+
+    /// The frames of a batch, in the order in which they were appended.
+    pub fn parse_all(frames: &'a [u8]) -> Result<Vec<Frame<'a>>, Truncated> {
+        let mut reader = Reader::new(frames);
+        let mut all = Vec::new();
+        while !reader.is_empty() {
+            let (set, change, txg) = (ObjsetId(reader.varint()?), reader.varint()?, Txg(reader.varint()?));
+            all.push(Frame { set, change, txg, body: reader.blob()? });
+        }
+        Ok(all)
+    }
+}
+
+/// A zone of the log, on as many devices as the log has copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogZone {
+    /// Where it is, one entry for each copy.
+    pub homes: Vec<Home>,
+}
+
+/// Where the records begin that a commit does not contain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogHead {
+    /// The incarnation that writes the log.
+    pub incarnation: u64,
+    /// Number of the first batch, which may be written later.
+    pub number: u64,
+    /// Its offset in the first zone, in bytes.
+    pub offset: u64,
+    /// Seal of the batch before.
+    pub chain: [u8; 16],
+    /// The zone of the first batch, and the one in which the log goes on.
+    pub zones: Vec<LogZone>,
+}
+
+impl LogHead {
+    /// Appends the stored form.
+    pub(crate) fn write(&self, raw: &mut Writer) {
+        raw.varint(self.incarnation);
+        raw.varint(self.number);
+        raw.varint(self.offset);
+        raw.bytes(&self.chain);
+        raw.varint(self.zones.len() as u64);
+        for zone in &self.zones {
+            raw.varint(zone.homes.len() as u64);
+            zone.homes.iter().for_each(|home| put_home(raw, *home));
+        }
+    }
+
+    /// Parses the stored form.
+    pub(crate) fn read(reader: &mut Reader<'_>, at: &str) -> Result<LogHead, Corrupt> {
+        let short = |_: Truncated| Corrupt::new(at, "log head", "a whole one", "its end");
+        let (incarnation, number, offset) = (
+            reader.varint().map_err(short)?,
+            reader.varint().map_err(short)?,
+            reader.varint().map_err(short)?,
+        );
+        if incarnation >= 1 << 62 || number == 0 || number >= 1 << 62 || offset > u64::from(u32::MAX) + 1 {
+            let found = format!("incarnation {incarnation}, number {number}, offset {offset}");
+            return Err(Corrupt::new(at, "log head", "numbers below 2^62, an offset of at most 4 GiB", found));
+        }
+        let chain = reader.array().map_err(short)?;
+        let count = |reader: &mut Reader<'_>, max: usize| match reader.varint().map_err(short)? {
+            count @ 1.. if count <= max as u64 => Ok(count),
+            count => Err(Corrupt::new(at, "zones or copies of the log", format!("1 to {max}"), count)),
+        };
+        let mut zones = Vec::new();
+        for _ in 0..count(reader, LOG_ZONES_MAX)? {
+            let mut homes = Vec::new();
+            for _ in 0..count(reader, LOG_COPIES_MAX)? {
+                homes.push(get_home(reader).map_err(short)?);
+            }
+            zones.push(LogZone { homes });
+        }
+        Ok(LogHead { incarnation, number, offset, chain, zones })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_wire::{DeviceIdx, ZoneIdx};
+
+    fn head(number: u64) -> BatchHead {
+        let (pool, incarnation, reserved) = (7, 3, [0; 12]);
+        let (chain, seal, newest_txg) = ([9; 16], [0; 16], Txg(40));
+        BatchHead { magic: 0, pool, incarnation, number, acked: 4, newest_txg, len: 0, reserved, chain, seal }
+    }
+
+    #[test]
+    fn a_batch_is_valid_only_where_it_was_written() {
+        let mut frames = Vec::new();
+        let one = Frame { set: ObjsetId(5), change: 77, txg: Txg(40), body: b"something" };
+        let two = Frame { set: ObjsetId(6), change: 78, txg: Txg(41), body: b"" };
+        one.append_to(&mut frames);
+        two.append_to(&mut frames);
+        let raw = head(8).encode_batch(&frames, 8192, 4096);
+        assert_eq!(raw.len(), 4096);
+        let batch = Batch::parse(&raw, (7, 3), 8192, 4096).unwrap();
+        assert_eq!((batch.head.number, batch.stored_bytes), (8, 4096));
+        assert_eq!(Frame::parse_all(batch.frames).unwrap(), [one, two]);
+        assert_eq!(Batch::claimed_bytes(&raw, (7, 3), 4096), Some(4096));
+        for (ids, offset) in [((8, 3), 8192), ((7, 4), 8192), ((7, 3), 4096)] {
+            assert!(Batch::parse(&raw, ids, offset, 4096).is_none(), "{ids:?} {offset}");
+        }
+        for at in 0..BatchHead::SIZE + frames.len() {
+            let mut rotten = raw.clone();
+            rotten[at] ^= 1;
+            assert!(Batch::parse(&rotten, (7, 3), 8192, 4096).is_none(), "byte {at}");
+            assert!(Batch::parse(&raw[..at], (7, 3), 8192, 4096).is_none(), "cut at {at}");
+        }
+        assert!(Frame::parse_all(&frames[..frames.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_log_head_is_read_back_and_checked() {
+        let home = |zone| Home { device: DeviceIdx(1), zone: ZoneIdx(zone) };
+        let zones = vec![LogZone { homes: vec![home(4), home(5)] }, LogZone { homes: vec![home(6)] }];
+        let head = LogHead { incarnation: 2, number: 9, offset: 1 << 20, chain: [3; 16], zones };
+        let written = |head: &LogHead| {
+            let mut raw = Writer::new();
+            head.write(&mut raw);
+            raw.into_bytes()
+        };
+        let raw = written(&head);
+        assert_eq!(LogHead::read(&mut Reader::new(&raw), "here").unwrap(), head);
+        for cut in 0..raw.len() {
+            assert!(LogHead::read(&mut Reader::new(&raw[..cut]), "here").is_err(), "cut at {cut}");
+        }
+        let no_zones = LogHead { zones: Vec::new(), ..head.clone() };
+        let three = LogHead { zones: vec![head.zones[0].clone(); 3], ..head.clone() };
+        for bad in [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_zones, three] {
+            assert!(LogHead::read(&mut Reader::new(&written(&bad)), "here").is_err(), "{bad:?}");
+        }
+    }
+}
