@@ -24,7 +24,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_wire::ZoneIdx;
 
@@ -38,6 +38,7 @@ pub struct FileDevice {
     keeps_space: AtomicBool,
     /// The kernel reports a failed write-back only once. Later flushes would seem to succeed.
     flush_failed: AtomicBool,
+    flushing: Mutex<()>,
     /// The smallest size that the file had while it was in use, in bytes. Writes extend it again, but the data beyond
     /// that size is lost.
     smallest_size: AtomicU64,
@@ -124,6 +125,7 @@ impl FileDevice {
             rules: ZoneRules::new(write_unit, 0, capacities, state),
             keeps_space: AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
+            flushing: Mutex::new(()),
             smallest_size: AtomicU64::new(u64::MAX),
             direct: OnceLock::new(),
             recent: RecentReads::default(),
@@ -319,6 +321,12 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn reset_for_reuse(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.check_writable(zone, "reset")?;
+        self.rules.begin_reset(zone)?.done();
+        Ok(())
+    }
+
     fn keep_space(&self) {
         self.keeps_space.store(true, Ordering::Relaxed);
         let meta = self.backing.file().metadata();
@@ -339,6 +347,8 @@ impl Device for FileDevice {
 
     fn flush(&self) -> Result<(), DeviceError> {
         let failed = |source| DeviceError::Io { zone: None, offset: 0, op: "flush", source };
+        // Of two flushes at a time only one would be told of a failure.
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.flush_failed.load(Ordering::Acquire) {
             return Err(failed(io::Error::other(format!("{}: an earlier flush failed", self.info.name))));
         }

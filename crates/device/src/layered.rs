@@ -87,6 +87,10 @@ impl<L: Layer> Device for Layered<L> {
         self.layer.on_reset(&*self.below, zone)
     }
 
+    fn reset_for_reuse(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.below.reset_for_reuse(zone)
+    }
+
     fn keep_space(&self) {
         self.below.keep_space();
     }

@@ -185,6 +185,12 @@ pub trait Device: Send + Sync {
     /// Empties the zone: its content is lost and the pointer is 0. A backend on a sparse file also frees the space.
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError>;
 
+    /// As [`reset`](Device::reset), but may keep the space and the old bytes: a backend that can write a zone anew without
+    /// freeing it does that. Blocks that a file system has allocated are written and flushed faster than new ones.
+    fn reset_for_reuse(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.reset(zone)
+    }
+
     /// Makes later resets keep their space: for a device whose space was allocated in full. The old content of a
     /// reset zone then stays readable until it is overwritten, as on every device that cannot free space.
     fn keep_space(&self);

@@ -28,6 +28,7 @@ use drive::{Drive, DriveLimits, KernelDrive};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use terrane_wire::ZoneIdx;
 
 /// Bytes per write call. The kernel splits them into requests of at most 256 pages, in order. After a failed request
@@ -49,6 +50,7 @@ pub struct ZonedDevice {
     keeps_space: AtomicBool,
     /// A failed flush is final.
     flush_failed: AtomicBool,
+    flushing: Mutex<()>,
 }
 
 /// Constant properties of a zone.
@@ -151,6 +153,7 @@ impl ZonedDevice {
             rules,
             keeps_space: AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
+            flushing: Mutex::new(()),
         };
         for (zone, usable) in device.rules.zones().zip(&usable_zones) {
             if device.properties_of(zone).conventional {
@@ -421,6 +424,8 @@ impl Device for ZonedDevice {
 
     fn flush(&self) -> Result<(), DeviceError> {
         let failed = |source| DeviceError::Io { zone: None, offset: 0, op: "flush", source };
+        // Of two flushes at a time only one might be told of a failure.
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.flush_failed.load(Ordering::Acquire) {
             return Err(failed(io::Error::other(format!("{}: an earlier flush failed", self.info.name))));
         }

@@ -49,6 +49,8 @@ pub enum Feature {
     Owners,
     /// Blocks with several references, and the table that counts them.
     Shared,
+    /// An intent log, which commit records name.
+    Log,
 }
 
 /// The label's list that names the feature.
@@ -277,6 +279,15 @@ pub static FEATURES: &[FeatureRow] = &[
         tracking: UseTracking::Marked,
         use_noun: "cloned block",
         meaning: "copies of files that share their blocks",
+    },
+    FeatureRow {
+        feature: Feature::Log,
+        name: "org.terrane:log",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "intent log",
+        meaning: "fsync appends to an intent log, which an import replays",
     },
 ];
 

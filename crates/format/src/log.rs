@@ -4,9 +4,10 @@
 //! record names ([`LogHead`]). Each holds the seal of its predecessor, and its own seal is seeded with its number, so
 //! bytes of an earlier filling of the zone never continue a chain.
 
+use crate::addr::ZONE_BYTES_MAX;
 use crate::record::{Home, get_home, put_home};
 use crate::seal::{SEAL_BYTES, Seed, seal};
-use terrane_wire::{Corrupt, ObjsetId, Reader, Truncated, Txg, Writer, layout};
+use terrane_wire::{ObjsetId, Reader, Truncated, Txg, Writer, layout};
 
 /// `magic` of a [`BatchHead`].
 pub const LOG_BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRLOGB");
@@ -162,16 +163,21 @@ pub struct LogHead {
     pub offset: u64,
     /// Seal of the batch before.
     pub chain: [u8; 16],
+    /// Records of this txg and of earlier ones are contained in the commit. That is the commit's own txg, except while a
+    /// replay goes on.
+    pub after: Txg,
+    /// Records whose change has this number or a smaller one are contained too. 0: none.
+    pub replayed: u64,
     /// The zone of the first batch, and the one in which the log goes on.
     pub zones: Vec<LogZone>,
 }
 
 impl LogHead {
     /// Appends the stored form.
-    pub(crate) fn write(&self, raw: &mut Writer) {
-        raw.varint(self.incarnation);
-        raw.varint(self.number);
-        raw.varint(self.offset);
+    pub(crate) fn put(&self, raw: &mut Writer) {
+        for number in [self.incarnation, self.number, self.offset, self.after.0, self.replayed] {
+            raw.varint(number);
+        }
         raw.bytes(&self.chain);
         raw.varint(self.zones.len() as u64);
         for zone in &self.zones {
@@ -181,32 +187,33 @@ impl LogHead {
     }
 
     /// Parses the stored form.
-    pub(crate) fn read(reader: &mut Reader<'_>, at: &str) -> Result<LogHead, Corrupt> {
-        let short = |_: Truncated| Corrupt::new(at, "log head", "a whole one", "its end");
-        let (incarnation, number, offset) = (
-            reader.varint().map_err(short)?,
-            reader.varint().map_err(short)?,
-            reader.varint().map_err(short)?,
-        );
-        if incarnation >= 1 << 62 || number == 0 || number >= 1 << 62 || offset > u64::from(u32::MAX) + 1 {
-            let found = format!("incarnation {incarnation}, number {number}, offset {offset}");
-            return Err(Corrupt::new(at, "log head", "numbers below 2^62, an offset of at most 4 GiB", found));
+    pub(crate) fn get(raw: &mut Reader<'_>) -> Result<LogHead, Truncated> {
+        let bad = Truncated { offset: raw.offset(), needed: 0 };
+        let mut numbers = [0; 5];
+        for number in &mut numbers {
+            *number = raw.varint()?;
         }
-        let chain = reader.array().map_err(short)?;
-        let count = |reader: &mut Reader<'_>, max: usize| match reader.varint().map_err(short)? {
-            count @ 1.. if count <= max as u64 => Ok(count),
-            count => Err(Corrupt::new(at, "zones or copies of the log", format!("1 to {max}"), count)),
-        };
+        let [incarnation, number, offset, after, replayed] = numbers;
+        if numbers.iter().any(|number| *number >= 1 << 62) || number == 0 || offset > ZONE_BYTES_MAX {
+            return Err(bad);
+        }
+        let chain = raw.array()?;
         let mut zones = Vec::new();
-        for _ in 0..count(reader, LOG_ZONES_MAX)? {
+        for _ in 0..get_count(raw, LOG_ZONES_MAX)? {
             let mut homes = Vec::new();
-            for _ in 0..count(reader, LOG_COPIES_MAX)? {
-                homes.push(get_home(reader).map_err(short)?);
+            for _ in 0..get_count(raw, LOG_COPIES_MAX)? {
+                homes.push(get_home(raw)?);
             }
             zones.push(LogZone { homes });
         }
-        Ok(LogHead { incarnation, number, offset, chain, zones })
+        Ok(LogHead { incarnation, number, offset, chain, after: Txg(after), replayed, zones })
     }
+}
+
+/// A count of 1 to `max`.
+fn get_count(raw: &mut Reader<'_>, max: usize) -> Result<u64, Truncated> {
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    raw.varint().and_then(|count| if (1..=max as u64).contains(&count) { Ok(count) } else { Err(bad) })
 }
 
 #[cfg(test)]
@@ -249,21 +256,22 @@ mod tests {
     fn a_log_head_is_read_back_and_checked() {
         let home = |zone| Home { device: DeviceIdx(1), zone: ZoneIdx(zone) };
         let zones = vec![LogZone { homes: vec![home(4), home(5)] }, LogZone { homes: vec![home(6)] }];
-        let head = LogHead { incarnation: 2, number: 9, offset: 1 << 20, chain: [3; 16], zones };
+        let (after, replayed, chain) = (Txg(12), 70, [3; 16]);
+        let head = LogHead { incarnation: 2, number: 9, offset: 1 << 20, chain, after, replayed, zones };
         let written = |head: &LogHead| {
             let mut raw = Writer::new();
-            head.write(&mut raw);
+            head.put(&mut raw);
             raw.into_bytes()
         };
         let raw = written(&head);
-        assert_eq!(LogHead::read(&mut Reader::new(&raw), "here").unwrap(), head);
+        assert_eq!(LogHead::get(&mut Reader::new(&raw)), Ok(head.clone()));
         for cut in 0..raw.len() {
-            assert!(LogHead::read(&mut Reader::new(&raw[..cut]), "here").is_err(), "cut at {cut}");
+            assert!(LogHead::get(&mut Reader::new(&raw[..cut])).is_err(), "cut at {cut}");
         }
         let no_zones = LogHead { zones: Vec::new(), ..head.clone() };
         let three = LogHead { zones: vec![head.zones[0].clone(); 3], ..head.clone() };
         for bad in [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_zones, three] {
-            assert!(LogHead::read(&mut Reader::new(&written(&bad)), "here").is_err(), "{bad:?}");
+            assert!(LogHead::get(&mut Reader::new(&written(&bad))).is_err(), "{bad:?}");
         }
     }
 }

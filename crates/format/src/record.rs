@@ -13,6 +13,7 @@ use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::boot_ptr::BootPtr;
 use crate::directory::Entry;
+use crate::log::LogHead;
 use crate::totals::Totals;
 use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, splitmix64};
 
@@ -306,6 +307,8 @@ pub struct Record {
     pub may_open: Vec<Home>,
     /// The pool's totals at this record. Zero if the feature is not in force.
     pub totals: Totals,
+    /// Where the intent log goes on. `None`: there is none.
+    pub log: Option<LogHead>,
 }
 
 const TAG_END: u8 = 0;
@@ -324,6 +327,7 @@ const TAG_MAY_OPEN: u8 = 12;
 const TAG_TOTALS: u8 = 13;
 const TAG_OPENED_AT: u8 = 14;
 const TAG_TAILED_SECTIONS: u8 = 15;
+const TAG_LOG: u8 = 16;
 
 /// The tags of opened zones and of sections, for this row form.
 fn tags_of(form: RowForm) -> (u8, u8) {
@@ -393,6 +397,7 @@ impl Record {
         });
         put_item(&mut out, TAG_MAY_OPEN, &self.may_open, |out, home| put_home(out, *home));
         put_item(&mut out, TAG_TOTALS, &self.totals.entries(), Totals::put_entry);
+        put_item(&mut out, TAG_LOG, self.log.as_slice(), |out, head| head.put(out));
         out.u8(TAG_END);
         out.into_bytes()
     }
@@ -438,6 +443,7 @@ impl Record {
             part_copies: Vec::new(),
             may_open: Vec::new(),
             totals: Totals::default(),
+            log: None,
         };
         loop {
             let tag = raw.u8().map_err(truncated)?;
@@ -497,6 +503,7 @@ impl Record {
             }
             TAG_MAY_OPEN => self.may_open = get_list(raw, get_home)?,
             TAG_TOTALS => self.totals = Totals::get(raw)?,
+            TAG_LOG => self.log = get_list(raw, LogHead::get)?.pop(),
             _ => return Ok(false),
         }
         Ok(true)
@@ -664,6 +671,7 @@ pub fn get_frees(raw: &mut Reader<'_>) -> Result<Vec<Free>, Truncated> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::LogZone;
     use proptest::prelude::*;
 
     pub fn sample() -> Record {
@@ -703,6 +711,15 @@ mod tests {
             )],
             may_open: vec![home],
             totals: Totals { user_bytes: 1 << 40, by_purpose: [9; 7], ..Totals::default() },
+            log: Some(LogHead {
+                incarnation: 2,
+                number: 3,
+                offset: 8192,
+                chain: [7; 16],
+                after: Txg(10),
+                replayed: 0,
+                zones: vec![LogZone { homes: vec![home] }],
+            }),
         }
     }
 

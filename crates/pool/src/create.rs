@@ -173,6 +173,7 @@ impl Pool {
             state,
             (env, counters, Totals::default()),
             options,
+            None,
         );
         pool.run_txg()?;
         pool.membership.put_in_force(in_force.into_iter());

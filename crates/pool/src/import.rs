@@ -10,6 +10,7 @@
 //! If the newest txg cannot be read, import refuses and says what a rewind would lose. It never falls back by
 //! itself.
 
+use crate::log::{FoundLog, LogState, homes_of};
 use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, IndexSource};
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{
     ANCHORS, DeviceRow, DeviceState, LABEL_BYTES, Label, Role, is_pool_name, second_label_offset,
 };
-use terrane_format::record::{Free, Record, SectionPtr, get_frees};
+use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
 use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
 use terrane_format::uberblock::Uberblock;
@@ -73,6 +74,8 @@ pub struct ImportOptions {
     pub commit_period: Duration,
     /// Discard emptied zones, so that the file or device below regains their space.
     pub discard: bool,
+    /// Give up the records of the intent log instead of keeping them for the replay.
+    pub discard_log: bool,
     /// Source of the zone tables.
     pub index: IndexSource,
     /// Names of features that the import takes for unknown, as a version before them does. For tests.
@@ -89,6 +92,7 @@ impl Default for ImportOptions {
             index_bytes: 64 << 20,
             commit_period: Duration::from_secs(5),
             discard: true,
+            discard_log: false,
             index: IndexSource::Stored,
             unknown_features: &[],
         }
@@ -648,6 +652,13 @@ fn open(
             }
         }
     }
+    let log_zones: BTreeSet<Home> = record.log.iter().flat_map(homes_of).collect();
+    if let Some(home) = log_zones.iter().find(|home| used.contains(home) || !is_block_zone(&label, **home)) {
+        let at = format!("commit record of txg {}", uber.txg);
+        return Err(Corrupt::new(at, "zone of the intent log", "one that holds no blocks", home).into());
+    }
+    let is_discarded = options.rewind.is_some() || options.discard_log;
+    let kept = if is_discarded { BTreeSet::new() } else { log_zones.clone() };
     for (device, row) in label.members() {
         if row.state == DeviceState::Leaving {
             // The removal of the device continues.
@@ -655,8 +666,27 @@ fn open(
             continue;
         }
         alloc.add_device(device, row.role == Role::Special, row.block_zones());
-        let free = homes(device, row.zone_count).filter(|home| !used.contains(home));
+        let is_free = |home: &Home| !used.contains(home) && !kept.contains(home);
+        let free = homes(device, row.zone_count).filter(is_free);
         free.filter(|home| devices.zone_takes_writes(*home)).for_each(|home| alloc.put_unclean(home));
+    }
+    let log = match record.log {
+        // It belongs to the newest txg, not to the one that the administrator goes back to.
+        Some(_) if is_discarded => {
+            log::warn!("pool {}: intent log discarded", label.name);
+            None
+        }
+        Some(head) => match FoundLog::read(&devices, label.pool, head) {
+            Err(error) if options.read_only => {
+                log::error!("pool {}: intent log unreadable: {error}", label.name);
+                None
+            }
+            found => Some(found.map_err(|error| refuse_log(&label, error))?),
+        },
+        None => None,
+    };
+    for home in &kept {
+        alloc.lend(*home, devices.get(home.device)?.report(home.zone)?.capacity);
     }
     let next_txg = first_txg((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {
@@ -694,6 +724,7 @@ fn open(
         state,
         (env, counters, before),
         options,
+        log,
     );
     if !options.read_only {
         // A rewind to a named txg is the administrator's decision.
@@ -709,7 +740,7 @@ fn open(
         } else {
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
-        pool.store.close_stale_zones();
+        pool.store.close_stale_zones(&kept);
         pool.drop_rollback_txgs(&mut st, 0)?;
         pool.publish(&st);
         drop(st);
@@ -722,6 +753,19 @@ fn open(
         pool.publish(&pool.sync.lock());
     }
     Ok(pool)
+}
+
+fn is_block_zone(label: &Label, home: Home) -> bool {
+    label.member(home.device).is_some_and(|row| (ANCHORS..row.zone_count).contains(&home.zone.0))
+}
+
+/// A log that cannot be read must not be taken for an empty one: its records are changes that `fsync` has promised.
+fn refuse_log(label: &Label, error: PoolError) -> PoolError {
+    let remedy = match error.is_transient() {
+        true => "check the device and its connection, then import again: nothing is known to be damaged",
+        false => "--discard-log imports the last committed txg, and loses what was synced after it",
+    };
+    PoolError::refused(format_args!("pool {}", label.name), "a readable intent log", error, remedy)
 }
 
 /// Resumes a zone on its devices. Returns the offset of the next write, if all replicas take writes there.
@@ -762,10 +806,12 @@ pub(crate) fn assemble(
     state: SyncState,
     (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
     options: &ImportOptions,
+    log: Option<FoundLog>,
 ) -> Arc<Pool> {
     let reports = Arc::new(Reports::new(env.clone()));
     let parts = state.streams.parts().clone();
-    let store = ZoneStore::new(label.pool, devices, tables, parts, counters.clone(), reports.clone());
+    let ids = (label.pool, state.incarnation);
+    let store = ZoneStore::new(ids, devices, tables, parts, counters.clone(), reports.clone());
     let (store, threads) = (Arc::new(store), env.workers() > 0);
     let reader =
         BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
@@ -778,6 +824,7 @@ pub(crate) fn assemble(
         collection: CollectionControl::new(options.index_bytes),
         activity: Activity::new(counters, before),
         holds: Holds::default(),
+        log: LogState::new(log),
         sync: Mutex::new(state),
         read_only: options.read_only,
         lifetimes: Lifetimes::default(),

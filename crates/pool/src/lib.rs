@@ -52,7 +52,7 @@ mod validate;
 
 pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;
-pub use log::{LogFailed, LogTicket};
+pub use log::{LogFailed, LogSummary, LogTicket};
 pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
 pub use rebuild::IndexSource;

@@ -11,6 +11,7 @@ pub(crate) use sync_ctx::Dropping;
 pub use sync_ctx::{Stream, TxgSync, WriteRequest};
 pub use tx::Tx;
 
+use crate::log::LogState;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,6 +79,7 @@ pub struct Pool {
     /// Forget what earlier overwrites held; it says nothing of the next ones.
     pub(crate) sampling_reset_wanted: AtomicBool,
     pub(crate) holds: Holds,
+    pub(crate) log: LogState,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -318,6 +320,7 @@ impl Pool {
     }
 
     fn commit_for_export(self: &Arc<Self>) -> Result<(), PoolError> {
+        self.close_log();
         self.commit()?;
         // Empty txgs reset the emptied zones, so that their space is given back before the export. Then comes
         // the checkpoint.

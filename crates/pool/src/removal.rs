@@ -161,7 +161,7 @@ impl Pool {
     pub(crate) fn detach_empty_devices(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let label = self.label();
         for (device, _) in label.members().filter(|(device, _)| self.is_leaving(*device)) {
-            if self.remaining_on(device).0 > 0 {
+            if self.remaining_on(device).0 > 0 || st.alloc.has_lent_on(device) {
                 continue;
             }
             {

@@ -241,6 +241,8 @@ pub struct SpaceAccount {
     pub sizes: Sizes,
     /// Live bytes of all zones.
     pub live: u64,
+    /// Bytes of zones that the intent log has.
+    pub log_bytes: u64,
     /// Empty zones of all devices, also of those whose space does not count.
     pub empty_zones: usize,
     /// The devices whose space counts.
@@ -285,6 +287,8 @@ pub struct SpaceParts {
     pub zones: u64,
     /// Headers and directories of zones, and their ends that no block fits.
     pub zone_overhead: u64,
+    /// Zones of the intent log.
+    pub log: u64,
     /// What the file systems below the devices lack.
     pub lacking_on_host: u64,
     /// One zone for the copies of a victim, and garbage that is too thin to be collected.
@@ -311,7 +315,7 @@ impl SpaceAccount {
     pub fn parts(&self) -> SpaceParts {
         let ResidentZones { capacity, unreclaimable_bytes, .. } = self.residents;
         let of_empty = self.devices.iter().map(|device| device.empty * device.zone_bytes);
-        let zones = capacity + of_empty.sum::<u64>() + unreclaimable_bytes;
+        let zones = capacity + of_empty.sum::<u64>() + unreclaimable_bytes + self.log_bytes;
         let (zone_count, in_zones) = self.usable_space();
         let offered = self.limits(0).live.min(in_zones);
         let (_, lacking) = self.free_in_zones();
@@ -325,7 +329,8 @@ impl SpaceAccount {
         let (per_zone, slots) = (self.sizes.per_zone(), self.slots.all);
         SpaceParts {
             zones,
-            zone_overhead: zones.saturating_sub(in_zones),
+            zone_overhead: zones.saturating_sub(in_zones + self.log_bytes),
+            log: self.log_bytes,
             lacking_on_host: take(lacking),
             collection: take(per_zone * (1 + zone_count.div_ceil(GARBAGE_MIN_DIVISOR))),
             commits: take(self.sizes.commit_bytes()),
@@ -493,6 +498,7 @@ mod tests {
                 unreserved_bytes: 0,
             },
             live: 0,
+            log_bytes: 0,
             empty_zones: empty as usize,
             devices: vec![DeviceSpace {
                 zone_bytes: 64 * MIB,
@@ -551,8 +557,8 @@ mod tests {
     fn parts_of_the_space_add_up_to_all_zones() {
         let sum = |parts: SpaceParts| {
             let SpaceParts { zone_overhead, lacking_on_host, collection, commits, metadata, .. } = parts;
-            let SpaceParts { open_zones, frees, offered, .. } = parts;
-            let kept = collection + commits + metadata + open_zones + frees;
+            let SpaceParts { log, open_zones, frees, offered, .. } = parts;
+            let kept = log + collection + commits + metadata + open_zones + frees;
             zone_overhead + lacking_on_host + kept + offered
         };
         for empty in [0, 5, 95, 100] {

@@ -12,7 +12,7 @@
 //! Invariant: a zone in `unclean` is in `empty` too.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::addr::SEQ_MAX;
 use terrane_format::record::{Home, ZoneClass};
 use terrane_wire::{DeviceIdx, ZoneIdx};
@@ -22,11 +22,17 @@ const LEASE_SEQS: u64 = 4096;
 /// Most zones that a txg opens: 64 GiB in the smallest zones. Each import after a crash uses up a lease, even if few of its numbers
 /// were used.
 const TXG_ZONES_MAX: u64 = 65_536;
+/// Zones of an intent log that are remembered.
+const WAS_LENT_MAX: usize = 8;
 
 /// Empty physical zones and unused sequence numbers.
 #[derive(Default)]
 pub struct Allocator {
     devices: Vec<DeviceFreeZones>,
+    /// Zones that the intent log has, and their bytes.
+    lent: BTreeMap<Home, u64>,
+    /// Empty zones that it had, the newest last. Blocks go there last, because the log writes faster where it has written before.
+    was_lent: Vec<Home>,
     /// The device of the newest zone of each class, by [`ZoneClass::index`].
     newest: [Option<DeviceIdx>; ZoneClass::ALL.len()],
     /// Sequence number of the next zone to be opened.
@@ -143,8 +149,49 @@ impl Allocator {
                 let by_need = if want_special { apart.then(kind) } else { kind.then(apart) };
                 by_need.then(of_a.emptier(of_b)).then(b.cmp(a))
             })?;
-        let zone = self.devices[usize::from(device.0)].empty.pop_first()?;
+        let empty = &mut self.devices[usize::from(device.0)].empty;
+        let was_lent = |zone: &&ZoneIdx| self.was_lent.contains(&Home { device, zone: **zone });
+        let zone = *empty.iter().find(|zone| !was_lent(zone)).or_else(|| empty.first())?;
+        empty.remove(&zone);
         Some(Home { device, zone })
+    }
+
+    /// Takes an empty zone of a `usable` device for the intent log: one that it had, else one of a special device.
+    pub fn pop_for_log(&mut self, usable: &dyn Fn(DeviceIdx) -> bool) -> Option<Home> {
+        let is_empty = |home: &Home| {
+            let free_zones = self.devices.get(usize::from(home.device.0));
+            free_zones.is_some_and(|free_zones| free_zones.empty.contains(&home.zone))
+        };
+        let known = self.was_lent.iter().position(|home| usable(home.device) && is_empty(home));
+        let Some(known) = known else { return self.pop(true, None, usable) };
+        let home = self.was_lent.remove(known);
+        self.devices[usize::from(home.device.0)].empty.remove(&home.zone);
+        Some(home)
+    }
+
+    /// The zone, which is not among the empty ones, belongs to the intent log now.
+    pub fn lend(&mut self, home: Home, bytes: u64) {
+        self.lent.insert(home, bytes);
+    }
+
+    /// A zone that was lent is empty by the tables again. It must be reset before it is written.
+    pub fn take_back(&mut self, home: Home) {
+        self.lent.remove(&home);
+        self.put_unclean(home);
+        if self.was_lent.len() >= WAS_LENT_MAX {
+            self.was_lent.remove(0);
+        }
+        self.was_lent.push(home);
+    }
+
+    /// Bytes of the zones that the intent log has.
+    pub fn lent_bytes(&self) -> u64 {
+        self.lent.values().sum()
+    }
+
+    /// Whether the intent log has a zone of this device.
+    pub fn has_lent_on(&self, device: DeviceIdx) -> bool {
+        self.lent.keys().any(|home| home.device == device)
     }
 
     /// Number of zones that [`Allocator::pop`] chooses from.

@@ -206,6 +206,7 @@ mod tests {
             part_copies: Vec::new(),
             may_open: Vec::new(),
             totals: Default::default(),
+            log: None,
         }
     }
 

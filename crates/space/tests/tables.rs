@@ -69,6 +69,7 @@ fn empty_record(txg: u64) -> Record {
         part_copies: Vec::new(),
         may_open: Vec::new(),
         totals: Totals::default(),
+        log: None,
     }
 }
 

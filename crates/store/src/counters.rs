@@ -216,6 +216,11 @@ impl Counters {
         self.written_by_purpose[WritePurpose::Anchor as usize].add(bytes as u64);
     }
 
+    /// Counts the bytes of a batch of the intent log, with its padding.
+    pub fn count_log_bytes(&self, bytes: usize) {
+        self.written_by_purpose[WritePurpose::Log as usize].add(bytes as u64);
+    }
+
     /// Totals since import.
     pub fn totals(&self) -> Totals {
         Totals {

@@ -19,6 +19,19 @@ use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 /// Fewest open zones that a drive must allow: one anchor, the slots that cannot be shared, and one to spare.
 pub const OPEN_ZONES_MIN: u32 = 4;
 
+/// Zones that the intent log may have open on a drive.
+const LOG_OPEN_ZONES: u32 = 2;
+/// Fewest open zones that a drive must allow to hold an intent log.
+const OPEN_ZONES_WITH_LOG: u32 = 8;
+
+/// Zones that the intent log may have open on this device. 0: none, because the drive allows too few.
+pub fn log_zones(info: &DeviceInfo) -> u32 {
+    match open_limit(info) {
+        1..OPEN_ZONES_WITH_LOG => 0,
+        _ => LOG_OPEN_ZONES,
+    }
+}
+
 /// Open zones that a drive allows, by the lower of its two limits. 0: no limit.
 pub fn open_limit(info: &DeviceInfo) -> u32 {
     [info.max_open, info.max_active].into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
@@ -197,12 +210,15 @@ impl Devices {
     }
 
     /// Distributes the roles of open zones over slots, by the number of zones and the open limits of the drives. One open zone per
-    /// drive is for its anchor. With a special device, metadata shares no zone with data.
+    /// drive is for its anchor, and two are for the intent log. With a special device, metadata shares no zone with data.
     pub fn layout(&self, has_special: bool) -> Result<Layout, PoolError> {
         let devices = self.all();
         let limits: Vec<u32> = devices.iter().map(|(_, device)| open_limit(device.info())).collect();
         let zones = devices.iter().map(|(_, device)| u64::from(device.info().zone_count)).sum();
-        let open_max = if limits.contains(&0) { 0 } else { limits.iter().map(|limit| limit - 1).sum() };
+        let for_blocks = |(_, device): &(DeviceIdx, Arc<Counted>)| {
+            open_limit(device.info()).saturating_sub(1 + log_zones(device.info()))
+        };
+        let open_max = if limits.contains(&0) { 0 } else { devices.iter().map(for_blocks).sum() };
         let layout = Layout::new(zones, open_max);
         let layout = layout.map(|layout| if has_special { layout.with_metadata_slots() } else { layout });
         let layout = layout.map(|layout| layout.with_extra_slots(open_max));

@@ -130,6 +130,10 @@ impl Device for HostBackedDevice {
         self.device.reset(zone)
     }
 
+    fn reset_for_reuse(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.device.reset_for_reuse(zone)
+    }
+
     fn keep_space(&self) {
         self.device.keep_space();
     }

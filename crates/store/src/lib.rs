@@ -33,6 +33,8 @@ pub mod errors;
 pub mod explain;
 pub mod host_space;
 pub mod l2cache;
+pub mod log;
+pub mod log_reader;
 mod newest;
 pub mod occupant;
 pub mod pinned_zone;

@@ -9,11 +9,12 @@
 use crate::PoolError;
 use crate::append::ColocatedCopy;
 use crate::counters::Counters;
+use crate::log::IntentLog;
 use crate::devices::{Devices, homes};
 use crate::pinned_zone::{PinnedZone, StoredBytes};
 use crate::reports::Reports;
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_cache::parts::PartCache;
 use terrane_codec::compute;
@@ -41,19 +42,22 @@ pub struct ZoneStore {
     /// Counters of reads and errors.
     pub counters: Arc<Counters>,
     reports: Arc<Reports>,
+    /// The intent log.
+    pub log: IntentLog,
 }
 
 impl ZoneStore {
     /// The zones of a pool that is created or imported.
     pub fn new(
-        pool: u64,
+        (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
         tables: Tables,
         parts: Arc<PartCache>,
         counters: Arc<Counters>,
         reports: Arc<Reports>,
     ) -> ZoneStore {
-        ZoneStore { pool, devices, tables: RwLock::new(tables), parts, counters, reports }
+        let log = IntentLog::new((pool, incarnation), devices.clone(), counters.clone(), reports.clone());
+        ZoneStore { pool, devices, tables: RwLock::new(tables), parts, counters, reports, log }
     }
 
     /// Flushes every device. One failure is final, whatever the other devices say: how much of a txg the device holds is unknown.
@@ -76,8 +80,8 @@ impl ZoneStore {
 
     /// Closes zones that drives still count as active but the pool does not write any more. It resets zones that the tables call empty,
     /// and finishes those that they call full. Runs after the first uberblock of this incarnation. A zone that could not be reset or
-    /// finished is tried again when it is opened.
-    pub fn close_stale_zones(&self) {
+    /// finished is tried again when it is opened. Zones of a log that is not replayed stay as they are.
+    pub fn close_stale_zones(&self, log_zones: &BTreeSet<Home>) {
         let tables = self.tables.read();
         let resident = tables.zones.values();
         let written: BTreeMap<Home, bool> = resident
@@ -91,7 +95,7 @@ impl ZoneStore {
             for home in homes(index, device.info().zone_count) {
                 let is_open = device.report(home.zone).is_ok_and(|report| report.state == ZoneState::Open);
                 let outcome = match written.get(&home) {
-                    _ if !is_open => Ok(()),
+                    _ if !is_open || log_zones.contains(&home) => Ok(()),
                     Some(true) => Ok(()),
                     Some(false) => device.finish(home.zone),
                     None => device.reset(home.zone),

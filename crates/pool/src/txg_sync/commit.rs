@@ -107,13 +107,16 @@ impl TxgSync<'_> {
         }
         let mut appended = self.st.streams.take_txg_totals();
         self.note_colocated(std::mem::take(&mut appended.colocated));
+        let log = self.log_for_record();
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
+        record.log = log.head.clone();
         let own = self.write_record(&mut record)?;
         self.validate_record(&record, &own)?;
         self.pool.store.flush(self.pool.threaded())?;
         self.raise_lease();
         self.update_features()?;
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
+        self.pool.end_log_commit(self.st, self.txg, log);
         self.finish(record, own, root, appended.device_bytes)
     }
 
@@ -228,6 +231,7 @@ impl TxgSync<'_> {
             part_copies,
             may_open: self.st.alloc.next_empty_zones(self.st.streams.layout().slots()),
             totals: if self.pool.has(Feature::Totals) { self.pool.totals() } else { Totals::default() },
+            log: None,
         }
     }
 

@@ -609,6 +609,7 @@ impl Accounting {
             part_copies: Vec::new(),
             may_open: Vec::new(),
             totals: Default::default(),
+            log: None,
         }
     }
 

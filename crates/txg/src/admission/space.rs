@@ -58,6 +58,7 @@ impl Admission {
             sizes,
             live: tables.live,
             empty_zones: st.alloc.empty_count(),
+            log_bytes: st.alloc.lent_bytes(),
             devices: self.device_spaces(st, &sizes),
             slots: slots(st, &sizes),
             residents: self.residents(tables, st),

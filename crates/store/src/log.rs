@@ -1,0 +1,384 @@
+//! The intent log: batches of records between two commits.
+//!
+//! The log lies in zones that the allocator has lent and that the commit record names. It holds only what the layer above logs, and no
+//! pointers to other zones. So a batch is durable once the devices of its own zone were flushed.
+//!
+//! One batch at a time is written: the first waiter writes whatever was handed over until then, flushes, and wakes the others. Those who
+//! come meanwhile share the next batch. So the flush under way is the window in which records gather.
+//!
+//! A commit contains all records of its txg and of earlier ones. It names the first batch with later records ([`LogHead`]), and
+//! zones in front of that batch are returned.
+//!
+//! Invariants:
+//! * A batch is acknowledged only when it and all batches before it are durable, and a durable commit leads to it.
+//! * Nothing is written behind a batch that failed. Its waiters, and all that come, wait for a commit until a commit has named
+//!   another zone.
+
+use crate::counters::Counters;
+use crate::devices::Devices;
+use crate::reports::Reports;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_device::Device;
+use terrane_format::log::{BatchHead, LOG_BATCH_BYTES_MAX, LogHead, LogZone};
+use terrane_format::record::Home;
+use terrane_wire::Txg;
+
+/// Most bytes of records that are better logged than committed. A commit writes some 24 KiB and flushes twice.
+pub const LOGGED_BYTES_MAX: usize = 256 << 10;
+
+/// Records that were handed to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogTicket(u64);
+
+/// The log could not make records durable. The caller must commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogFailed;
+
+/// A zone of the log.
+#[derive(Clone, Debug)]
+struct Zone {
+    homes: Vec<Home>,
+    capacity: u64,
+}
+
+/// A batch that the last durable commit does not contain.
+struct WrittenBatch {
+    number: u64,
+    /// Index of its zone, counted from the first zone of the incarnation.
+    zone: u64,
+    offset: u64,
+    /// Seal of its predecessor.
+    chain: [u8; 16],
+    newest_txg: Txg,
+}
+
+#[derive(Default)]
+struct State {
+    /// Zones that a durable commit names, oldest first. The last is written.
+    zones: VecDeque<Zone>,
+    /// Index of the first of them.
+    first_zone: u64,
+    /// Index of the zone that is written: the last one, or the one before.
+    at_zone: u64,
+    /// Where the next batch begins.
+    offset: u64,
+    /// Its number.
+    number: u64,
+    /// Seal of the batch before.
+    chain: [u8; 16],
+    /// The newest batch that is durable.
+    acked: u64,
+    /// Batches that the newest durable commit does not contain, oldest first.
+    batches: VecDeque<WrittenBatch>,
+    /// Frames that no batch holds yet.
+    waiting: Vec<u8>,
+    waiting_txg: Txg,
+    /// The newest ticket, and the newest that is durable or failed.
+    handed: u64,
+    durable: u64,
+    /// Tickets that failed, as (first, last).
+    failed_tickets: Vec<(u64, u64)>,
+    is_writing: bool,
+    /// A batch failed. Nothing more is written in these zones.
+    is_broken: bool,
+    /// A commit is to name a zone.
+    wants_zone: bool,
+    /// A commit was requested because the zone fills up.
+    commit_requested: bool,
+}
+
+impl State {
+    fn zone(&self, index: u64) -> Option<&Zone> {
+        self.zones.get(usize::try_from(index.checked_sub(self.first_zone)?).ok()?)
+    }
+
+    fn room(&self) -> u64 {
+        self.zone(self.at_zone).map_or(0, |zone| zone.capacity.saturating_sub(self.offset))
+    }
+
+    /// Whether a batch of so many bytes fits the zone that is written, or else the next one.
+    fn fits(&self, bytes: u64) -> bool {
+        bytes <= LOG_BATCH_BYTES_MAX
+            && (bytes <= self.room() || self.zone(self.at_zone + 1).is_some_and(|next| bytes <= next.capacity))
+    }
+
+    fn has_failed(&self, ticket: u64) -> bool {
+        self.failed_tickets.iter().any(|(first, last)| (*first..=*last).contains(&ticket))
+    }
+
+    fn first_after(&self, txg: Txg) -> Option<&WrittenBatch> {
+        self.batches.iter().find(|batch| batch.newest_txg > txg)
+    }
+}
+
+/// What a commit does with the log.
+pub struct LogPlan {
+    /// For the commit record. `None`: there is no log.
+    pub head: Option<LogHead>,
+    /// Zones that the allocator gets back when the commit is durable.
+    released: Vec<Home>,
+    /// A zone that may be written when it is.
+    added: Option<Zone>,
+}
+
+/// The intent log of a pool.
+pub struct IntentLog {
+    pool: u64,
+    incarnation: u64,
+    unit: u64,
+    devices: Arc<Devices>,
+    counters: Arc<Counters>,
+    reports: Arc<Reports>,
+    state: Mutex<State>,
+    written: Condvar,
+    next_change: AtomicU64,
+    /// Whether records may be handed over, readable without the lock.
+    is_open: AtomicBool,
+}
+
+impl IntentLog {
+    /// A log without zones. `unit`: every batch is a multiple of it, in bytes.
+    pub fn new(
+        (pool, incarnation): (u64, u64),
+        devices: Arc<Devices>,
+        counters: Arc<Counters>,
+        reports: Arc<Reports>,
+    ) -> IntentLog {
+        let unit = devices.write_unit();
+        let state = Mutex::new(State { number: 1, ..State::default() });
+        IntentLog {
+            pool,
+            incarnation,
+            unit,
+            devices,
+            counters,
+            reports,
+            state,
+            written: Condvar::new(),
+            next_change: AtomicU64::new(1),
+            is_open: AtomicBool::new(false),
+        }
+    }
+
+    /// The next number in the order of all changes.
+    pub fn next_change(&self) -> u64 {
+        self.next_change.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether records can be logged now. If not, a zone is wanted from the next commit.
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// The next commit is to name a zone.
+    pub fn want_zone(&self) {
+        self.state.lock().wants_zone = true;
+    }
+
+    /// Whether a commit should name the next zone soon. True once, until that commit.
+    pub fn wants_commit(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_last = state.at_zone + 1 == state.first_zone + state.zones.len() as u64;
+        let half = state.zone(state.at_zone).map_or(0, |zone| zone.capacity) / 2;
+        let wants = is_last && state.offset > half && !state.commit_requested;
+        state.commit_requested |= wants;
+        wants
+    }
+
+    /// Whether a zone of the log is one of these.
+    pub fn has_zone(&self, is_one: &dyn Fn(&Home) -> bool) -> bool {
+        self.state.lock().zones.iter().flat_map(|zone| &zone.homes).any(is_one)
+    }
+
+    fn batch_bytes(&self, frames: usize) -> u64 {
+        (BatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
+    }
+
+    /// Hands over frames of txgs up to `newest_txg`. `None`: the log does not take them, so the caller must commit. Does not wait.
+    pub fn append(&self, frames: &[u8], newest_txg: Txg) -> Option<LogTicket> {
+        let mut state = self.state.lock();
+        let bytes = self.batch_bytes(state.waiting.len() + frames.len());
+        if state.is_broken || !state.fits(bytes) {
+            state.wants_zone = true;
+            return None;
+        }
+        state.waiting.extend_from_slice(frames);
+        state.waiting_txg = state.waiting_txg.max(newest_txg);
+        state.handed += 1;
+        Some(LogTicket(state.handed))
+    }
+
+    /// Waits until the records of this ticket, and of all tickets before, are durable.
+    ///
+    /// # Errors
+    /// They may not be durable.
+    pub fn wait(&self, ticket: LogTicket) -> Result<(), LogFailed> {
+        let mut state = self.state.lock();
+        loop {
+            if state.has_failed(ticket.0) {
+                return Err(LogFailed);
+            }
+            if state.durable >= ticket.0 {
+                return Ok(());
+            }
+            if state.is_writing {
+                self.written.wait(&mut state);
+                continue;
+            }
+            self.write_batch(&mut state);
+        }
+    }
+
+    /// Writes what waits as one batch, and flushes. The lock is released meanwhile.
+    fn write_batch(&self, state: &mut MutexGuard<'_, State>) {
+        let frames = std::mem::take(&mut state.waiting);
+        let newest_txg = std::mem::take(&mut state.waiting_txg);
+        let ticket = state.handed;
+        let bytes = self.batch_bytes(frames.len());
+        if bytes > state.room() {
+            (state.at_zone, state.offset) = (state.at_zone + 1, 0);
+        }
+        let homes = state.zone(state.at_zone).map(|zone| zone.homes.clone()).unwrap_or_default();
+        let (offset, number) = (state.offset, state.number);
+        let mut head = BatchHead {
+            magic: 0,
+            pool: self.pool,
+            incarnation: self.incarnation,
+            number,
+            acked: state.acked,
+            newest_txg,
+            len: 0,
+            reserved: [0; 12],
+            chain: state.chain,
+            seal: [0; 16],
+        };
+        let unit = usize::try_from(self.unit).expect("a write unit fits memory");
+        let raw = head.encode_batch(&frames, offset, unit);
+        let (zone, chain) = (state.at_zone, state.chain);
+        state.batches.push_back(WrittenBatch { number, zone, offset, chain, newest_txg });
+        state.offset += raw.len() as u64;
+        (state.number, state.chain) = (number + 1, head.seal);
+        state.is_writing = true;
+        let is_durable = MutexGuard::unlocked(state, || self.store(&homes, offset, &raw));
+        state.is_writing = false;
+        match is_durable {
+            true => (state.durable, state.acked) = (ticket, number),
+            false => {
+                // Also those that came while it was written: nothing follows a batch that failed.
+                let (first, last) = (state.durable + 1, state.handed);
+                state.failed_tickets.push((first, last));
+                state.durable = last;
+                state.waiting.clear();
+                (state.is_broken, state.wants_zone) = (true, true);
+                self.is_open.store(false, Ordering::Release);
+            }
+        }
+        self.written.notify_all();
+    }
+
+    /// Writes and flushes all copies of a batch. Returns whether they are durable.
+    fn store(&self, homes: &[Home], offset: u64, raw: &[u8]) -> bool {
+        let devices: Vec<_> = homes.iter().filter_map(|home| self.devices.get(home.device).ok()).collect();
+        if devices.len() != homes.len() || homes.is_empty() {
+            return false;
+        }
+        for (home, device) in homes.iter().zip(&devices) {
+            self.counters.count_log_bytes(raw.len());
+            if let Err(error) = device.write(home.zone, offset, raw) {
+                log::warn!("{home}: log write failed, committing instead: {error}");
+                return false;
+            }
+        }
+        for device in &devices {
+            if let Err(error) = self.counters.record_duration(&self.counters.flush, || device.flush()) {
+                // A failed flush is final. The pool stops before any other flush can seem to succeed.
+                self.devices.host().stop();
+                log::error!("{}: flush of the log failed: {error}", device.info().name);
+                self.reports.stop(error.to_string().into());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether the commit of `txg` should lend the log another zone.
+    pub fn needs_zone(&self, txg: Txg) -> bool {
+        let state = self.state.lock();
+        match state.zones.len() {
+            0 => state.wants_zone,
+            _ if state.is_broken => state.first_after(txg).is_none(),
+            // The zones in front of the first needed batch go, and a head names two.
+            _ => {
+                let first = state.first_after(txg).map_or(state.at_zone, |batch| batch.zone);
+                let last = state.first_zone + state.zones.len() as u64 - 1;
+                first == last && state.offset > state.zone(last).map_or(0, |zone| zone.capacity) / 2
+            }
+        }
+    }
+
+    /// What the record of `txg` says of the log. `lent`: a zone for it, with its capacity in bytes. `gives_up`: zones are short, so the
+    /// log gives up what it does not need.
+    pub fn plan(&self, txg: Txg, lent: Option<(Vec<Home>, u64)>, gives_up: bool) -> LogPlan {
+        let mut state = self.state.lock();
+        let added = lent.map(|(homes, capacity)| Zone { homes, capacity });
+        let restarts = state.is_broken || gives_up || state.zones.is_empty();
+        if restarts && state.first_after(txg).is_none() && !state.is_writing && state.waiting.is_empty() {
+            // The record will not lead to what would be written from now on.
+            state.is_broken = !state.zones.is_empty();
+            self.is_open.store(false, Ordering::Release);
+            let released = state.zones.iter().flat_map(|zone| zone.homes.clone()).collect();
+            let head = added.as_ref().map(|zone| LogHead {
+                incarnation: self.incarnation,
+                number: state.number,
+                offset: 0,
+                chain: state.chain,
+                after: txg,
+                replayed: 0,
+                zones: vec![LogZone { homes: zone.homes.clone() }],
+            });
+            return LogPlan { head, released, added };
+        }
+        let (zone, number, offset, chain) = state.first_after(txg).map_or(
+            (state.at_zone, state.number, state.offset, state.chain),
+            |batch| (batch.zone, batch.number, batch.offset, batch.chain),
+        );
+        let kept = usize::try_from(zone.saturating_sub(state.first_zone)).unwrap_or(0);
+        let released = state.zones.iter().take(kept).flat_map(|zone| zone.homes.clone()).collect();
+        let zones = state.zones.iter().skip(kept).chain(added.as_ref());
+        let zones = zones.map(|zone| LogZone { homes: zone.homes.clone() }).collect();
+        let incarnation = self.incarnation;
+        let head = Some(LogHead { incarnation, number, offset, chain, after: txg, replayed: 0, zones });
+        LogPlan { head, released, added }
+    }
+
+    /// The commit of `txg` is durable, whose record has the head of `plan`. Returns zones that are lent no longer.
+    pub fn committed(&self, txg: Txg, plan: LogPlan) -> Vec<Home> {
+        let mut state = self.state.lock();
+        state.commit_requested = false;
+        while state.batches.front().is_some_and(|batch| batch.newest_txg <= txg) {
+            state.batches.pop_front();
+        }
+        while state.zones.front().is_some_and(|zone| zone.homes.iter().any(|home| plan.released.contains(home))) {
+            state.zones.pop_front();
+            state.first_zone += 1;
+        }
+        if state.zones.is_empty() {
+            (state.at_zone, state.offset) = (state.first_zone, 0);
+            state.is_broken = false;
+        }
+        if let Some(zone) = plan.added {
+            state.zones.push_back(zone);
+            state.wants_zone = false;
+        }
+        self.is_open.store(!state.zones.is_empty() && !state.is_broken, Ordering::Release);
+        plan.released
+    }
+
+    /// The zones that commits have named, oldest first.
+    pub fn zones(&self) -> Vec<LogZone> {
+        self.state.lock().zones.iter().map(|zone| LogZone { homes: zone.homes.clone() }).collect()
+    }
+}

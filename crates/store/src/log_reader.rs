@@ -1,0 +1,186 @@
+//! Reads the intent log that a commit record names.
+//!
+//! Batches follow each other by number and by the seal of the predecessor. The log ends at the first batch that is not whole: it was
+//! being written when the power failed. But every batch says which ones were durable before it. So if a later batch shows that the
+//! missing one was durable, that one is damaged, and an import must not go on as if the log ended there.
+
+use crate::PoolError;
+use crate::devices::Devices;
+use terrane_device::{Device, DeviceInfo, ZoneState};
+use terrane_format::log::{Batch, BatchHead, LogHead, LogZone};
+use terrane_format::record::Home;
+use terrane_wire::Corrupt;
+
+/// Bytes of a zone that the search for later batches reads at a time.
+const SEARCH_BYTES: u64 = 1 << 20;
+
+/// The batches of a log.
+#[derive(Debug, Default)]
+pub struct ReadLog {
+    /// Records of all batches, one frame behind the other.
+    pub frames: Vec<u8>,
+    /// Number of batches.
+    pub batches: u64,
+    /// Bytes that they take.
+    pub bytes: u64,
+}
+
+/// What a zone says at some offset.
+enum Found {
+    Batch { head: BatchHead, frames: Vec<u8>, stored_bytes: u64 },
+    Nothing,
+}
+
+/// The reader of one log.
+pub struct LogReader<'a> {
+    devices: &'a Devices,
+    pool: u64,
+    head: &'a LogHead,
+    unit: u64,
+}
+
+impl LogReader<'_> {
+    /// For the log that `head` names. `pool`: the id in the label.
+    pub fn new<'a>(devices: &'a Devices, pool: u64, head: &'a LogHead) -> LogReader<'a> {
+        LogReader { devices, pool, head, unit: devices.write_unit() }
+    }
+
+    /// Reads all batches.
+    ///
+    /// # Errors
+    /// `Corrupt`: a batch is damaged that was durable. Otherwise a read failed, which is no damage.
+    pub fn read(&self) -> Result<ReadLog, PoolError> {
+        let mut log = ReadLog::default();
+        let (mut number, mut chain, mut offset) = (self.head.number, self.head.chain, self.head.offset);
+        let mut zones = self.head.zones.iter();
+        let Some(mut zone) = zones.next() else { return Ok(log) };
+        loop {
+            match self.batch(zone, (number, chain), offset)? {
+                Found::Batch { head, frames, stored_bytes } => {
+                    log.frames.extend_from_slice(&frames);
+                    (log.batches, log.bytes) = (log.batches + 1, log.bytes + stored_bytes);
+                    (number, chain, offset) = (number + 1, head.seal, offset + stored_bytes);
+                }
+                Found::Nothing => {
+                    // The log may go on in the next zone.
+                    let next = zones.clone().next();
+                    match next.map(|next| self.batch(next, (number, chain), 0)).transpose()? {
+                        Some(Found::Batch { .. }) => (zone, offset) = (zones.next().unwrap_or(zone), 0),
+                        _ => break,
+                    }
+                }
+            }
+        }
+        let behind = std::iter::once((zone, offset)).chain(zones.map(|zone| (zone, 0)));
+        for (zone, offset) in behind {
+            if let Some((home, at, later)) = self.later_batch(zone, offset, number)? {
+                let expected = format!("batch {number}, which was durable when batch {later} at byte {at} was written");
+                return Err(Corrupt::new(format!("intent log, {home}"), "batch", expected, "none that is whole").into());
+            }
+        }
+        Ok(log)
+    }
+
+    fn ids(&self) -> (u64, u64) {
+        (self.pool, self.head.incarnation)
+    }
+
+    /// The batch with this number and predecessor at `offset`, from any copy.
+    fn batch(&self, zone: &LogZone, (number, chain): (u64, [u8; 16]), offset: u64) -> Result<Found, PoolError> {
+        let mut error = None;
+        for home in &zone.homes {
+            match self.read_batch(*home, offset) {
+                Ok(Some((head, frames, stored_bytes))) if head.number == number && head.chain == chain => {
+                    return Ok(Found::Batch { head, frames, stored_bytes });
+                }
+                Ok(_) => {}
+                Err(failed) => error = Some(failed),
+            }
+        }
+        error.map_or(Ok(Found::Nothing), Err)
+    }
+
+    fn read_batch(&self, home: Home, offset: u64) -> Result<Option<(BatchHead, Vec<u8>, u64)>, PoolError> {
+        let device = self.devices.get(home.device)?;
+        let end = readable_end(device.as_ref(), home)?;
+        if offset.saturating_add(self.unit) > end {
+            return Ok(None);
+        }
+        let mut raw = vec![0; usize::try_from(self.unit).unwrap_or(0)];
+        device.read(home.zone, offset, &mut raw)?;
+        let Some(bytes) = Batch::claimed_bytes(&raw, self.ids(), self.unit) else { return Ok(None) };
+        if offset.saturating_add(bytes) > end {
+            return Ok(None);
+        }
+        if bytes > self.unit {
+            // At most LOG_BATCH_BYTES_MAX.
+            raw = vec![0; usize::try_from(bytes).unwrap_or(0)];
+            device.read(home.zone, offset, &mut raw)?;
+        }
+        let batch = Batch::parse(&raw, self.ids(), offset, self.unit);
+        Ok(batch.map(|batch| (batch.head, batch.frames.to_vec(), batch.stored_bytes)))
+    }
+
+    /// A batch behind `offset` that says that batch `missing` was durable: its home, offset and number.
+    fn later_batch(
+        &self,
+        zone: &LogZone,
+        offset: u64,
+        missing: u64,
+    ) -> Result<Option<(Home, u64, u64)>, PoolError> {
+        let (mut error, mut is_searched) = (None, false);
+        for home in &zone.homes {
+            match self.later_batch_in(*home, offset, missing) {
+                Ok(None) => is_searched = true,
+                Ok(found) => return Ok(found),
+                Err(failed) => error = Some(failed),
+            }
+        }
+        error.filter(|_| !is_searched).map_or(Ok(None), Err)
+    }
+
+    fn later_batch_in(
+        &self,
+        home: Home,
+        offset: u64,
+        missing: u64,
+    ) -> Result<Option<(Home, u64, u64)>, PoolError> {
+        let device = self.devices.get(home.device)?;
+        let end = readable_end(device.as_ref(), home)?;
+        let mut at = offset;
+        while at < end {
+            let len = (end - at).min(SEARCH_BYTES);
+            let mut raw = vec![0; usize::try_from(len).unwrap_or(0)];
+            device.read(home.zone, at, &mut raw)?;
+            for (nth, unit) in (0..).zip(raw.chunks(usize::try_from(self.unit).unwrap_or(4096))) {
+                let is_claimed = Batch::claimed_bytes(unit, self.ids(), self.unit).is_some();
+                let is_later = |head: &BatchHead| head.number > missing && head.acked >= missing;
+                if !is_claimed || !BatchHead::decode(unit).is_some_and(|head| is_later(&head)) {
+                    continue;
+                }
+                let place = at + nth * self.unit;
+                if let Some((head, ..)) = self.read_batch(home, place)? {
+                    return Ok(Some((home, place, head.number)));
+                }
+            }
+            at += len;
+        }
+        Ok(None)
+    }
+}
+
+/// Bytes of a zone that can be read: up to the write pointer, where the device knows it.
+fn readable_end(device: &dyn Device, home: Home) -> Result<u64, PoolError> {
+    let DeviceInfo { hardware_pointers, .. } = device.info();
+    let report = device.report(home.zone)?;
+    Ok(match report.state {
+        ZoneState::Offline => {
+            let at = format!("intent log, {home}");
+            return Err(Corrupt::new(at, "zone", "one that can be read", "offline").into());
+        }
+        ZoneState::Full | ZoneState::ReadOnly => report.capacity,
+        _ if *hardware_pointers => report.pointer,
+        _ => report.capacity,
+    })
+}
+
