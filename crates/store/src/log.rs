@@ -382,3 +382,168 @@ impl IntentLog {
         self.state.lock().zones.iter().map(|zone| LogZone { homes: zone.homes.clone() }).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{Env, SeededEnv};
+    use crate::log_reader::LogReader;
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_format::log::Frame;
+    use terrane_wire::{DeviceIdx, ObjsetId, ZoneIdx};
+
+    const POOL: u64 = 7;
+
+    fn devices(device: &SimDevice) -> Arc<Devices> {
+        Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))], Arc::new(SeededEnv::new(1))))
+    }
+
+    fn new_log(device: &SimDevice) -> IntentLog {
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+        let reports = Arc::new(Reports::new(env.clone()));
+        IntentLog::new((POOL, 3), devices(device), Arc::new(Counters::new(env)), reports)
+    }
+
+    fn zone(number: u32) -> Option<(Vec<Home>, u64)> {
+        Some((vec![Home { device: DeviceIdx(0), zone: ZoneIdx(number) }], 64 << 10))
+    }
+
+    fn frame(change: u64, txg: u64) -> Vec<u8> {
+        let mut raw = Vec::new();
+        Frame { set: ObjsetId(1), change, txg: Txg(txg), body: &[9; 100] }.append_to(&mut raw);
+        raw
+    }
+
+    fn log_one(log: &IntentLog, change: u64, txg: u64) {
+        let ticket = log.append(&frame(change, txg), Txg(txg)).expect("there is room");
+        assert_eq!(log.wait(ticket), Ok(()));
+    }
+
+    /// The changes that an import finds whose commit has this head.
+    fn found(device: &SimDevice, head: &LogHead) -> Vec<u64> {
+        let devices = devices(&device.after_power_loss(1));
+        let read = LogReader::new(&devices, POOL, head).read().unwrap();
+        let frames = Frame::parse_all(&read.frames).unwrap();
+        frames.iter().filter(|frame| frame.txg > head.after).map(|frame| frame.change).collect()
+    }
+
+    /// Commits `txg`; what `meanwhile` does happens before that is durable. Returns the head.
+    fn commit(
+        log: &IntentLog,
+        txg: u64,
+        (lent, gives_up): (Option<(Vec<Home>, u64)>, bool),
+        meanwhile: impl FnOnce(),
+    ) -> (Option<LogHead>, Vec<Home>) {
+        let plan = log.plan(Txg(txg), lent, gives_up);
+        let head = plan.head.clone();
+        meanwhile();
+        (head, log.committed(Txg(txg), plan))
+    }
+
+    #[test]
+    fn a_commit_leads_to_records_of_later_txgs_that_were_logged_before_and_after_it() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let log = new_log(&device);
+        let (first, _) = commit(&log, 4, (zone(5), false), || ());
+        log_one(&log, 1, 5);
+        log_one(&log, 2, 6);
+        log_one(&log, 3, 5);
+        let (second, returned) = commit(&log, 5, (None, false), || log_one(&log, 4, 6));
+        log_one(&log, 5, 7);
+        assert_eq!(returned, []);
+        assert_eq!(found(&device, &first.unwrap()), [1, 2, 3, 4, 5], "if the second commit is lost");
+        assert_eq!(found(&device, &second.unwrap()), [2, 4, 5]);
+    }
+
+    #[test]
+    fn a_log_that_is_given_up_takes_nothing_from_the_moment_the_record_is_made() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let log = new_log(&device);
+        commit(&log, 4, (zone(5), false), || ());
+        log_one(&log, 1, 5);
+        let (head, returned) = commit(&log, 5, (None, true), || {
+            assert!(!log.is_open());
+            assert_eq!(log.append(&frame(2, 6), Txg(6)), None);
+        });
+        assert_eq!((head, returned), (None, zone(5).unwrap().0));
+        assert_eq!(log.append(&frame(3, 6), Txg(6)), None);
+        assert!(log.needs_zone(Txg(6)), "the next commit may open it again");
+        commit(&log, 6, (zone(9), false), || ());
+        log_one(&log, 4, 7);
+        // A record that the commit does not contain keeps the zone.
+        let (head, returned) = commit(&log, 6, (None, true), || ());
+        assert_eq!((found(&device, &head.unwrap()), returned), (vec![4], vec![]));
+    }
+
+    #[test]
+    fn zones_follow_each_other_and_are_returned_when_no_record_is_needed() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let log = new_log(&device);
+        commit(&log, 4, (zone(5), false), || ());
+        let mut logged = 0;
+        while !log.needs_zone(Txg(4)) {
+            log_one(&log, logged + 1, 5);
+            logged += 1;
+        }
+        assert_eq!(logged, 9, "more than half of 16 units");
+        assert!(log.wants_commit() && !log.wants_commit());
+        let (head, _) = commit(&log, 4, (zone(6), false), || ());
+        assert_eq!(head.as_ref().unwrap().zones.len(), 2);
+        while logged < 20 {
+            log_one(&log, logged + 1, 5);
+            logged += 1;
+        }
+        assert_eq!(found(&device, &head.unwrap()), (1..=20).collect::<Vec<_>>());
+        assert!(!log.needs_zone(Txg(4)), "two zones are needed");
+        let (head, returned) = commit(&log, 5, (None, false), || log_one(&log, 21, 6));
+        assert_eq!(returned, zone(5).unwrap().0);
+        assert_eq!(found(&device, &head.unwrap()), [21]);
+        let full: Vec<bool> = (22..50).map(|change| log.append(&frame(change, 6), Txg(6)).is_some()).collect();
+        assert!(full.contains(&true), "{full:?}");
+        let mut change = 100;
+        while let Some(ticket) = log.append(&frame(change, 6), Txg(6)) {
+            assert_eq!(log.wait(ticket), Ok(()));
+            change += 1;
+        }
+        assert!(change < 120, "it is full at some time");
+    }
+
+    #[test]
+    fn those_who_wait_share_a_batch() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let log = new_log(&device);
+        let (head, _) = commit(&log, 4, (zone(5), false), || ());
+        let tickets: Vec<LogTicket> =
+            (1..=3).map(|change| log.append(&frame(change, 5), Txg(5)).unwrap()).collect();
+        let before = device.ops_done();
+        assert_eq!(log.wait(tickets[1]), Ok(()));
+        assert_eq!(device.ops_done() - before, 2, "a write and a flush");
+        assert_eq!((log.wait(tickets[0]), log.wait(tickets[2])), (Ok(()), Ok(())));
+        assert_eq!(device.ops_done() - before, 2);
+        assert_eq!(found(&device, &head.unwrap()), [1, 2, 3]);
+    }
+
+    #[test]
+    fn many_threads_lose_nothing() {
+        let device = SimDevice::new(SimConfig { zone_size: 8 << 20, ..SimConfig::default() }).unwrap();
+        let log = new_log(&device);
+        let lent = Some((vec![Home { device: DeviceIdx(0), zone: ZoneIdx(5) }], 8 << 20));
+        let (head, _) = commit(&log, 4, (lent, false), || ());
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let log = &log;
+                scope.spawn(move || {
+                    for nth in 0..50 {
+                        log_one(log, thread * 1000 + nth + 1, 5);
+                    }
+                });
+            }
+        });
+        let found = found(&device, &head.unwrap());
+        assert_eq!(found.len(), 400);
+        for thread in 0..8 {
+            let of: Vec<u64> = found.iter().copied().filter(|change| change / 1000 == thread).collect();
+            assert!(of.is_sorted() && of.len() == 50, "each thread's records in its order");
+        }
+    }
+}
