@@ -286,3 +286,24 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A txg that syncs when the replay ends lacks what was repeated in the next one.
+    #[test]
+    fn a_commit_names_the_log_until_it_contains_the_whole_replay() {
+        let (chain, zones) = ([0; 16], Vec::new());
+        let head = LogHead { incarnation: 1, number: 1, offset: 0, chain, after: Txg(4), replayed: 2, zones };
+        let mut found = FoundLog { head, read: ReadLog::default(), replayed: Vec::new(), ended: None };
+        let replayed = |found: &FoundLog, txg| found.head_for(Txg(txg)).map(|head| (head.after, head.replayed));
+        assert_eq!(replayed(&found, 100), Some((Txg(4), 2)));
+        found.replayed = vec![(Txg(100), 5), (Txg(101), 9)];
+        assert_eq!(replayed(&found, 100), Some((Txg(4), 5)));
+        found.ended = Some(Txg(101));
+        assert_eq!(replayed(&found, 99), Some((Txg(4), 2)));
+        assert_eq!(replayed(&found, 100), Some((Txg(4), 5)));
+        assert_eq!(replayed(&found, 101), None);
+    }
+}
