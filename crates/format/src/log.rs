@@ -85,7 +85,12 @@ impl BatchHead {
 impl<'a> Batch<'a> {
     /// The batch of `pool` and `incarnation` that begins at the start of `raw`, which is `offset` bytes into its zone. `None`: there is no
     /// whole one.
-    pub fn parse(raw: &'a [u8], (pool, incarnation): (u64, u64), offset: u64, unit: u64) -> Option<Batch<'a>> {
+    pub fn parse(
+        raw: &'a [u8],
+        (pool, incarnation): (u64, u64),
+        offset: u64,
+        unit: u64,
+    ) -> Option<Batch<'a>> {
         let head = BatchHead::decode(raw)?;
         if head.magic != LOG_BATCH_MAGIC || head.pool != pool || head.incarnation != incarnation {
             return None;
@@ -270,7 +275,9 @@ mod tests {
         }
         let no_zones = LogHead { zones: Vec::new(), ..head.clone() };
         let three = LogHead { zones: vec![head.zones[0].clone(); 3], ..head.clone() };
-        for bad in [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_zones, three] {
+        for bad in
+            [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_zones, three]
+        {
             assert!(LogHead::get(&mut Reader::new(&written(&bad))).is_err(), "{bad:?}");
         }
     }

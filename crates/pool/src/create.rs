@@ -168,12 +168,11 @@ impl Pool {
         let pool = assemble(
             (label, None),
             devices,
-            Tables::default(),
+            (Tables::default(), None),
             (Txg(1), Txg(0)),
             state,
             (env, counters, Totals::default()),
             options,
-            None,
         );
         pool.run_txg()?;
         pool.membership.put_in_force(in_force.into_iter());

@@ -719,12 +719,11 @@ fn open(
     let pool = assemble(
         (label, Some((uber.txg, record.incarnation))),
         devices,
-        tables,
+        (tables, log),
         (next_txg, uber.txg),
         state,
         (env, counters, before),
         options,
-        log,
     );
     if !options.read_only {
         // A rewind to a named txg is the administrator's decision.
@@ -801,12 +800,11 @@ fn first_txg((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
 pub(crate) fn assemble(
     (label, imported): (Label, Option<(Txg, u64)>),
     devices: Arc<Devices>,
-    tables: Tables,
+    (tables, log): (Tables, Option<FoundLog>),
     (open, synced): (Txg, Txg),
     state: SyncState,
     (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
     options: &ImportOptions,
-    log: Option<FoundLog>,
 ) -> Arc<Pool> {
     let reports = Arc::new(Reports::new(env.clone()));
     let parts = state.streams.parts().clone();

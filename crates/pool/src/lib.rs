@@ -52,8 +52,8 @@ mod validate;
 
 pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;
-pub use log::{LogFailed, LogSummary, LogTicket};
 pub use import::{ImportOptions, Probe, probe};
+pub use log::LogSummary;
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
 pub use rebuild::IndexSource;
 pub use rewrite::{RelocatedBlock, RewriteCursor, needed as rewrites_needed};

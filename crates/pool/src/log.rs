@@ -18,8 +18,7 @@ use terrane_format::record::Home;
 use terrane_space::policy::ZoneSupply;
 use terrane_store::PoolError;
 use terrane_store::devices::{Devices, log_zones};
-use terrane_store::log::{LOGGED_BYTES_MAX, LogPlan};
-pub use terrane_store::log::{LogFailed, LogTicket};
+use terrane_store::log::{LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket};
 use terrane_store::log_reader::{LogReader, ReadLog};
 use terrane_wire::{Corrupt, DeviceIdx, ObjsetId, Txg};
 
@@ -89,7 +88,7 @@ impl FoundLog {
     fn head_for(&self, txg: Txg) -> Option<LogHead> {
         let replayed = self.replayed.iter().filter(|(of, _)| *of <= txg).map(|(_, change)| *change).max();
         let replayed = replayed.unwrap_or(0).max(self.head.replayed);
-        (!self.ended.is_some_and(|ended| ended <= txg)).then(|| LogHead { replayed, ..self.head.clone() })
+        self.ended.is_none_or(|ended| ended > txg).then(|| LogHead { replayed, ..self.head.clone() })
     }
 }
 
@@ -225,9 +224,9 @@ impl TxgSync<'_> {
             return CommitLog { head: None, plan: None, returned: Vec::new() };
         }
         let supply = pool.admission.zone_supply(self.st).zones;
-        let gives_up = supply == ZoneSupply::Short || pool.is_log_closing() || pool.store.log.has_zone(&|home| {
-            pool.store.devices.is_leaving(home.device)
-        });
+        let gives_up = supply == ZoneSupply::Short
+            || pool.is_log_closing()
+            || pool.store.log.has_zone(&|home| pool.store.devices.is_leaving(home.device));
         let may_lend = !gives_up && supply >= ZoneSupply::Ample && pool.store.log.needs_zone(txg);
         let lent = may_lend.then(|| pool.lend_zone(self.st)).flatten();
         let plan = pool.store.log.plan(txg, lent, gives_up);
@@ -297,7 +296,8 @@ mod tests {
         let (chain, zones) = ([0; 16], Vec::new());
         let head = LogHead { incarnation: 1, number: 1, offset: 0, chain, after: Txg(4), replayed: 2, zones };
         let mut found = FoundLog { head, read: ReadLog::default(), replayed: Vec::new(), ended: None };
-        let replayed = |found: &FoundLog, txg| found.head_for(Txg(txg)).map(|head| (head.after, head.replayed));
+        let replayed =
+            |found: &FoundLog, txg| found.head_for(Txg(txg)).map(|head| (head.after, head.replayed));
         assert_eq!(replayed(&found, 100), Some((Txg(4), 2)));
         found.replayed = vec![(Txg(100), 5), (Txg(101), 9)];
         assert_eq!(replayed(&found, 100), Some((Txg(4), 5)));

@@ -58,7 +58,9 @@ fn replayed(pool: &Arc<Pool>) -> Vec<u64> {
 
 /// Imports what a power cut left, without a replay.
 fn after_crash(device: &SimDevice, seed: u64) -> Arc<Pool> {
-    import(&device.after_power_loss(seed), seed).map(|(pool, _)| pool).unwrap_or_else(|error| panic!("{error}"))
+    import(&device.after_power_loss(seed), seed)
+        .map(|(pool, _)| pool)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

@@ -102,7 +102,8 @@ impl State {
     /// Whether a batch of so many bytes fits the zone that is written, or else the next one.
     fn fits(&self, bytes: u64) -> bool {
         bytes <= LOG_BATCH_BYTES_MAX
-            && (bytes <= self.room() || self.zone(self.at_zone + 1).is_some_and(|next| bytes <= next.capacity))
+            && (bytes <= self.room()
+                || self.zone(self.at_zone + 1).is_some_and(|next| bytes <= next.capacity))
     }
 
     fn has_failed(&self, ticket: u64) -> bool {
@@ -341,10 +342,11 @@ impl IntentLog {
             });
             return LogPlan { head, released, added };
         }
-        let (zone, number, offset, chain) = state.first_after(txg).map_or(
-            (state.at_zone, state.number, state.offset, state.chain),
-            |batch| (batch.zone, batch.number, batch.offset, batch.chain),
-        );
+        let (zone, number, offset, chain) = state
+            .first_after(txg)
+            .map_or((state.at_zone, state.number, state.offset, state.chain), |batch| {
+                (batch.zone, batch.number, batch.offset, batch.chain)
+            });
         let kept = usize::try_from(zone.saturating_sub(state.first_zone)).unwrap_or(0);
         let released = state.zones.iter().take(kept).flat_map(|zone| zone.homes.clone()).collect();
         let zones = state.zones.iter().skip(kept).chain(added.as_ref());
@@ -361,7 +363,11 @@ impl IntentLog {
         while state.batches.front().is_some_and(|batch| batch.newest_txg <= txg) {
             state.batches.pop_front();
         }
-        while state.zones.front().is_some_and(|zone| zone.homes.iter().any(|home| plan.released.contains(home))) {
+        while state
+            .zones
+            .front()
+            .is_some_and(|zone| zone.homes.iter().any(|home| plan.released.contains(home)))
+        {
             state.zones.pop_front();
             state.first_zone += 1;
         }
@@ -498,7 +504,8 @@ mod tests {
         let (head, returned) = commit(&log, 5, (None, false), || log_one(&log, 21, 6));
         assert_eq!(returned, zone(5).unwrap().0);
         assert_eq!(found(&device, &head.unwrap()), [21]);
-        let full: Vec<bool> = (22..50).map(|change| log.append(&frame(change, 6), Txg(6)).is_some()).collect();
+        let full: Vec<bool> =
+            (22..50).map(|change| log.append(&frame(change, 6), Txg(6)).is_some()).collect();
         assert!(full.contains(&true), "{full:?}");
         let mut change = 100;
         while let Some(ticket) = log.append(&frame(change, 6), Txg(6)) {

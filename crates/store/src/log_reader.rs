@@ -74,8 +74,15 @@ impl LogReader<'_> {
         let behind = std::iter::once((zone, offset)).chain(zones.map(|zone| (zone, 0)));
         for (zone, offset) in behind {
             if let Some((home, at, later)) = self.later_batch(zone, offset, number)? {
-                let expected = format!("batch {number}, which was durable when batch {later} at byte {at} was written");
-                return Err(Corrupt::new(format!("intent log, {home}"), "batch", expected, "none that is whole").into());
+                let expected =
+                    format!("batch {number}, which was durable when batch {later} at byte {at} was written");
+                return Err(Corrupt::new(
+                    format!("intent log, {home}"),
+                    "batch",
+                    expected,
+                    "none that is whole",
+                )
+                .into());
             }
         }
         Ok(log)
@@ -86,7 +93,12 @@ impl LogReader<'_> {
     }
 
     /// The batch with this number and predecessor at `offset`, from any copy.
-    fn batch(&self, zone: &LogZone, (number, chain): (u64, [u8; 16]), offset: u64) -> Result<Found, PoolError> {
+    fn batch(
+        &self,
+        zone: &LogZone,
+        (number, chain): (u64, [u8; 16]),
+        offset: u64,
+    ) -> Result<Found, PoolError> {
         let mut error = None;
         for home in &zone.homes {
             match self.read_batch(*home, offset) {
@@ -183,4 +195,3 @@ fn readable_end(device: &dyn Device, home: Home) -> Result<u64, PoolError> {
         _ => report.capacity,
     })
 }
-

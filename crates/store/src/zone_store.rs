@@ -9,8 +9,8 @@
 use crate::PoolError;
 use crate::append::ColocatedCopy;
 use crate::counters::Counters;
-use crate::log::IntentLog;
 use crate::devices::{Devices, homes};
+use crate::log::IntentLog;
 use crate::pinned_zone::{PinnedZone, StoredBytes};
 use crate::reports::Reports;
 use parking_lot::RwLock;

@@ -280,7 +280,7 @@ const ERROR_COUNTS: [(&str, &str); 3] = [
 ];
 
 /// What space is kept for: the keys of `kept`, and words.
-const KEPT_PARTS: [(&str, &str); 9] = [
+const KEPT_PARTS: [(&str, &str); 10] = [
     ("anchors", "for labels and uberblocks"),
     ("unusable", "in zones out of use"),
     ("zone_overhead", "for headers, directories and ends of zones"),
@@ -289,6 +289,7 @@ const KEPT_PARTS: [(&str, &str); 9] = [
     ("metadata", "for metadata"),
     ("open_zones", "in open zones"),
     ("frees", "for frees"),
+    ("log", "for the intent log"),
     ("host", "that the host lacks"),
 ];
 

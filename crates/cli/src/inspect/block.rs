@@ -681,6 +681,7 @@ fn record_fields(record: &Record) -> Map<String, Value> {
         ("sections", record.sections.len().into()),
         ("part_copies", record.part_copies.len().into()),
         ("may_open", record.may_open.len().into()),
+        ("log_zones", record.log.as_ref().map_or(0, |log| log.zones.len()).into()),
     ])
 }
 

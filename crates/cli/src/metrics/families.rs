@@ -117,6 +117,7 @@ fn kept(text: &mut MetricsText, kept: &KeptSpace) {
             ("anchors", kept.anchor_bytes),
             ("unusable", kept.unusable_bytes),
             ("zone overhead", parts.zone_overhead),
+            ("log", parts.log),
             ("host", parts.lacking_on_host),
             ("collection", parts.collection),
             ("commits", parts.commits),
