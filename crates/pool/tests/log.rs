@@ -208,7 +208,7 @@ fn rot_in_the_middle_is_told_from_the_end() {
         assert_eq!(pool.unreplayed_log(), None);
         pool.export().unwrap();
     }
-    assert_eq!(refused(&[0, 1]).0.is_err(), true);
+    assert!(refused(&[0, 1]).0.is_err());
     assert_eq!(refused(&[5]).0, Ok(5), "the last batch may have been under way");
     assert_eq!(refused(&[]).0, Ok(6));
 }
