@@ -6,7 +6,7 @@ DESTDIR ?=
 SEED ?=
 export PREFIX DESTDIR
 
-.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-snapshots bench-zoned bench-compression diagram build install uninstall deb
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-snapshots bench-sync bench-zoned bench-compression diagram build install uninstall deb
 
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null se
 
 bench-snapshots: ## taking, holding and destroying snapshots beside btrfs and zfs-fuse
 	@scripts/bench-snapshots.sh
+
+bench-sync: ## fsync, SQLite and git beside ext4, xfs, btrfs and zfs-fuse, on a file, a loop device and in memory
+	@scripts/bench-sync.sh
 
 bench-zoned: ## nearly full zoned drives beside XFS, f2fs and btrfs, on machines that $ZONED_RUNNER makes
 	@scripts/bench-zoned.sh

@@ -5,7 +5,7 @@
 #
 # PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir], with terrane alone its
 # defaults; terrane-library, terrane-library-dir: nothing is made or mounted, the command does all of that in its own process.
-# READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
+# ON_LOOP: Terrane's pool lies on a loop device, too. READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, and in SYNC one that commits where syncfs does not reach.
 set -euo pipefail
@@ -27,7 +27,8 @@ throttle() {
     [ ! -w "$file" ] || echo "$(lsblk -dnro MAJ:MIN "$(loop)") $1" >"$file"
 }
 # What Terrane's pool lies on.
-store() { if [ -n "${READ_MB_PER_S:-}" ]; then loop; else echo "$IMG"; fi; }
+store() { if on_loop; then loop; else echo "$IMG"; fi; }
+on_loop() { [ -n "${READ_MB_PER_S:-}${ON_LOOP:-}" ]; }
 loop() { losetup -j "$IMG" -n -O NAME | tr -d ' ' | head -n 1; }
 kernel_mount() {
     case $PEER in
@@ -59,7 +60,7 @@ make_peer() {
         null) "$null" "$MNT" ;;
         *-library | *-library-dir) ;;
         terrane*)
-            [ -z "${READ_MB_PER_S:-}" ] || attach
+            on_loop && attach
             mkdir -p "$TERRANE_STATE_DIR"
             rm -f "$TERRANE_STATE_DIR/pools"
             # shellcheck disable=SC2046

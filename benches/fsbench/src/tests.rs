@@ -109,8 +109,9 @@ fn smallfiles_copies_a_tree() {
 
 #[test]
 fn fsync_runs_each_thread_count() {
-    let (_tmp, report) = bench(&["fsync", "--threads", "1,2", "--secs", "0.05"]);
+    let (_tmp, report) = bench(&["fsync", "--threads", "1,2", "--secs", "0.05", "--replace"]);
     assert!(row(&report, "append+fsync x1").ops > 0);
+    assert!(row(&report, "replace x2").ops > 0);
     assert!(row(&report, "append+fsync x2").latency.is_some());
 }
 

@@ -1,10 +1,10 @@
-//! `fsync`: append a block and fsync, in a loop, by thread count.
+//! `fsync`: append a block and fsync, or replace a file (create, write, fsync, rename), in a loop, by thread count.
 
 use crate::fail::Result;
 use crate::report::Report;
 use crate::util::{Env, Timed};
 use clap::Args;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ pub struct Opts {
     /// Bytes per append
     #[arg(long, default_value_t = 4096)]
     pub block: usize,
+    /// Also replace a file of one block: create, write, fsync, rename over it
+    #[arg(long)]
+    pub replace: bool,
     /// Seconds per thread count
     #[arg(long, default_value_t = 5.0)]
     pub secs: f64,
@@ -27,14 +30,51 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     report.param("block", o.block);
     report.param("secs", o.secs);
     for &threads in &o.threads {
-        let t = append_loop(env, o, threads.max(1))?;
+        let t = run_threads(env, o, threads.max(1), &append)?;
         report.push(t.row(format!("append+fsync x{threads}")));
         env.sync()?;
+        if o.replace {
+            let t = run_threads(env, o, threads.max(1), &replace)?;
+            report.push(t.row(format!("replace x{threads}")));
+            env.sync()?;
+        }
     }
     Ok(report)
 }
 
-fn append_loop(env: &Env, o: &Opts, threads: usize) -> Result<Timed> {
+/// Does a thread's work on files whose names begin with this, until the time is over. Returns the nanoseconds of each round.
+type Work<'w> = &'w (dyn Fn(&Env, &str, &[u8], Duration) -> Result<Vec<u64>> + Sync);
+
+fn append(env: &Env, name: &str, block: &[u8], limit: Duration) -> Result<Vec<u64>> {
+    let mut file = File::create(env.path(format!("log-{name}")))?;
+    repeat(limit, || {
+        file.write_all(block)?;
+        Ok(file.sync_all()?)
+    })
+}
+
+fn replace(env: &Env, name: &str, block: &[u8], limit: Duration) -> Result<Vec<u64>> {
+    let (new, old) = (env.path(format!("new-{name}")), env.path(format!("kept-{name}")));
+    repeat(limit, || {
+        let mut file = File::create(&new)?;
+        file.write_all(block)?;
+        file.sync_all()?;
+        Ok(fs::rename(&new, &old)?)
+    })
+}
+
+fn repeat(limit: Duration, mut round: impl FnMut() -> Result<()>) -> Result<Vec<u64>> {
+    let mut lat = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        let one = Instant::now();
+        round()?;
+        lat.push(one.elapsed().as_nanos() as u64);
+    }
+    Ok(lat)
+}
+
+fn run_threads(env: &Env, o: &Opts, threads: usize, work: Work<'_>) -> Result<Timed> {
     let barrier = Barrier::new(threads);
     let limit = Duration::from_secs_f64(o.secs);
     let mut total = Timed::default();
@@ -44,20 +84,10 @@ fn append_loop(env: &Env, o: &Opts, threads: usize) -> Result<Timed> {
         for thread in 0..threads {
             let barrier = &barrier;
             handles.push(scope.spawn(move || -> Result<Vec<u64>> {
-                let file = File::create(env.path(format!("log-{threads}-{thread}")));
                 let mut block = vec![0u8; o.block];
                 env.rng(thread as u64).fill_text(&mut block);
-                let mut lat = Vec::new();
                 barrier.wait();
-                let mut file = file?;
-                let start = Instant::now();
-                while start.elapsed() < limit {
-                    let one = Instant::now();
-                    file.write_all(&block)?;
-                    file.sync_all()?;
-                    lat.push(one.elapsed().as_nanos() as u64);
-                }
-                Ok(lat)
+                work(env, &format!("{threads}-{thread}"), &block, limit)
             }));
         }
         for handle in handles {
