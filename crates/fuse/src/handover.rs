@@ -13,7 +13,10 @@
 //! Invariant: descriptors are taken from the environment once, and belong to the caller that took them.
 #![expect(unsafe_code, reason = "descriptors by number, and memory that is shared with other processes")]
 
+mod change_ring;
+
 use crate::process;
+pub use change_ring::{CHANGE_BYTES_MAX, ChangeRing, KeptChange, KeptChanges, RING_BYTES_MIN};
 use memmap2::MmapRaw;
 use rustix::event::PollFlags;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -170,24 +173,32 @@ pub struct Ledger {
     file: File,
     /// `1 + LEDGER_PAIRS` pairs of words; the first word of the first pair counts the pairs ever written.
     words: MmapRaw,
+    /// `None`: the file has no more than the pairs.
+    ring: Option<ChangeRing>,
 }
 
 impl Ledger {
-    /// An empty ledger.
-    pub fn new() -> io::Result<Ledger> {
+    /// An empty ledger, with a ring for changes of so many bytes. 0, or less than [`RING_BYTES_MIN`]: without one.
+    pub fn new(ring_bytes: usize) -> io::Result<Ledger> {
         let file = memory_file("terrane-ledger")?;
         // Sparse: pages are allocated as they are written.
-        file.set_len(LEDGER_BYTES as u64)?;
+        file.set_len((LEDGER_BYTES + ring_bytes) as u64)?;
         Ledger::map(file)
     }
 
     /// The ledger of a predecessor.
     pub fn map(file: File) -> io::Result<Ledger> {
-        if file.metadata()?.len() != LEDGER_BYTES as u64 {
+        if file.metadata()?.len() < LEDGER_BYTES as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "ledger refused: wrong size"));
         }
         let words = MmapRaw::map_raw(&file)?;
-        Ok(Ledger { file, words })
+        let ring = ChangeRing::new(MmapRaw::map_raw(&file)?, LEDGER_BYTES);
+        Ok(Ledger { file, words, ring })
+    }
+
+    /// The ring for changes, if it has one.
+    pub fn ring(&self) -> Option<&ChangeRing> {
+        self.ring.as_ref()
     }
 
     /// The file of the ledger, to pass to another process.
@@ -306,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_ledger_knows_what_came_after_a_commit() {
-        let ledger = Ledger::new().unwrap();
+        let ledger = Ledger::new(0).unwrap();
         for (txg, ino) in [(7, 1), (8, 2), (9, 3), (9, 2)] {
             ledger.record(txg, ino);
         }
