@@ -126,6 +126,33 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
+/// A record that owns its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedFrame {
+    /// As in [`Frame`].
+    pub set: ObjsetId,
+    /// As in [`Frame`].
+    pub change: u64,
+    /// As in [`Frame`].
+    pub txg: Txg,
+    /// As in [`Frame`].
+    pub body: Vec<u8>,
+}
+
+impl OwnedFrame {
+    /// The record without its bytes.
+    pub fn as_frame(&self) -> Frame<'_> {
+        Frame { set: self.set, change: self.change, txg: self.txg, body: &self.body }
+    }
+}
+
+impl From<Frame<'_>> for OwnedFrame {
+    fn from(frame: Frame<'_>) -> Self {
+        let Frame { set, change, txg, body } = frame;
+        OwnedFrame { set, change, txg, body: body.to_vec() }
+    }
+}
+
 impl<'a> Frame<'a> {
     /// Appends the stored form.
     pub fn append_to(&self, frames: &mut Vec<u8>) {
@@ -173,7 +200,7 @@ pub struct LogHead {
     pub after: Txg,
     /// Records whose change has this number or a smaller one are contained too. 0: none.
     pub replayed: u64,
-    /// The zone of the first batch, and the one in which the log goes on.
+    /// The zone of the first batch, and the one in which the log goes on. None: only a replay of changes from elsewhere goes on.
     pub zones: Vec<LogZone>,
 }
 
@@ -204,9 +231,9 @@ impl LogHead {
         }
         let chain = raw.array()?;
         let mut zones = Vec::new();
-        for _ in 0..get_count(raw, LOG_ZONES_MAX)? {
+        for _ in 0..get_count(raw, 0, LOG_ZONES_MAX)? {
             let mut homes = Vec::new();
-            for _ in 0..get_count(raw, LOG_COPIES_MAX)? {
+            for _ in 0..get_count(raw, 1, LOG_COPIES_MAX)? {
                 homes.push(get_home(raw)?);
             }
             zones.push(LogZone { homes });
@@ -215,10 +242,10 @@ impl LogHead {
     }
 }
 
-/// A count of 1 to `max`.
-fn get_count(raw: &mut Reader<'_>, max: usize) -> Result<u64, Truncated> {
+/// A count of `min` to `max`.
+fn get_count(raw: &mut Reader<'_>, min: u64, max: usize) -> Result<u64, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
-    raw.varint().and_then(|count| if (1..=max as u64).contains(&count) { Ok(count) } else { Err(bad) })
+    raw.varint().and_then(|count| if (min..=max as u64).contains(&count) { Ok(count) } else { Err(bad) })
 }
 
 #[cfg(test)]
@@ -273,10 +300,10 @@ mod tests {
         for cut in 0..raw.len() {
             assert!(LogHead::get(&mut Reader::new(&raw[..cut])).is_err(), "cut at {cut}");
         }
-        let no_zones = LogHead { zones: Vec::new(), ..head.clone() };
+        let no_homes = LogHead { zones: vec![LogZone { homes: Vec::new() }], ..head.clone() };
         let three = LogHead { zones: vec![head.zones[0].clone(); 3], ..head.clone() };
         for bad in
-            [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_zones, three]
+            [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_homes, three]
         {
             assert!(LogHead::get(&mut Reader::new(&written(&bad))).is_err(), "{bad:?}");
         }

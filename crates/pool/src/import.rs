@@ -21,6 +21,7 @@ use std::time::Duration;
 use terrane_cache::parts::{PART_CACHE_DIVISOR, PartCache};
 use terrane_device::{Device, DeviceKind};
 use terrane_format::Feature;
+use terrane_format::features::FeatureState;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{
     ANCHORS, DeviceRow, DeviceState, LABEL_BYTES, Label, Role, is_pool_name, second_label_offset,
@@ -76,6 +77,9 @@ pub struct ImportOptions {
     pub discard: bool,
     /// Give up the records of the intent log instead of keeping them for the replay.
     pub discard_log: bool,
+    /// A predecessor's changes will be handed over by [`Pool::add_kept_changes`]. Until the replay has ended, each commit says how far
+    /// it is.
+    pub expects_changes: bool,
     /// Source of the zone tables.
     pub index: IndexSource,
     /// Names of features that the import takes for unknown, as a version before them does. For tests.
@@ -93,6 +97,7 @@ impl Default for ImportOptions {
             commit_period: Duration::from_secs(5),
             discard: true,
             discard_log: false,
+            expects_changes: false,
             index: IndexSource::Stored,
             unknown_features: &[],
         }
@@ -684,6 +689,10 @@ fn open(
             found => Some(found.map_err(|error| refuse_log(&label, error))?),
         },
         None => None,
+    };
+    let log = match options.expects_changes && label.features.state(Feature::Log) != FeatureState::Disabled {
+        true => Some(FoundLog::expecting(log, (uber.txg, uber.incarnation))),
+        false => log,
     };
     for home in &kept {
         alloc.lend(*home, devices.get(home.device)?.report(home.zone)?.capacity);

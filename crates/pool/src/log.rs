@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_device::{Device, ZoneState};
 use terrane_format::Feature;
-use terrane_format::log::{Frame, LOG_COPIES_MAX, LogHead, LogZone};
+use terrane_format::log::{Frame, LOG_COPIES_MAX, LogHead, LogZone, OwnedFrame};
 use terrane_format::record::Home;
 use terrane_space::policy::ZoneSupply;
 use terrane_store::PoolError;
 use terrane_store::devices::{Devices, log_zones};
 use terrane_store::log::{LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket};
-use terrane_store::log_reader::{LogReader, ReadLog};
-use terrane_wire::{Corrupt, DeviceIdx, ObjsetId, Txg};
+use terrane_store::log_reader::LogReader;
+use terrane_wire::{Corrupt, DeviceIdx, Txg};
 
 /// Most bytes of a zone that the log uses on a drive. They bound the replay.
 const LOG_ZONE_BYTES_MAX: u64 = 64 << 20;
@@ -31,7 +31,9 @@ const LOG_ZONE_BYTES_REUSED: u64 = 16 << 20;
 /// A log that an import found.
 pub(crate) struct FoundLog {
     head: LogHead,
-    read: ReadLog,
+    /// Records that the commit does not contain, in order.
+    records: Vec<OwnedFrame>,
+    bytes: u64,
     /// Records of these txgs have been replayed up to this number of a change.
     replayed: Vec<(Txg, u64)>,
     /// All is replayed, by this txg. 0: there was nothing, or the log was given up.
@@ -64,11 +66,25 @@ impl FoundLog {
     /// Reads the log that the imported record names.
     pub fn read(devices: &Devices, pool: u64, head: LogHead) -> Result<FoundLog, PoolError> {
         let read = LogReader::new(devices, pool, &head).read()?;
-        Frame::parse_all(&read.frames)
+        let frames = Frame::parse_all(&read.frames)
             .map_err(|error| Corrupt::new("intent log", "records of a batch", "whole", error))?;
-        let mut found = FoundLog { head, read, replayed: Vec::new(), ended: None };
-        found.ended = found.records().is_empty().then_some(Txg(0));
+        let mut found = FoundLog { bytes: read.bytes, ..FoundLog::empty(head) };
+        found.add(frames.into_iter().map(OwnedFrame::from));
+        found.ended = found.records.is_empty().then_some(Txg(0));
         Ok(found)
+    }
+
+    /// Without records.
+    fn empty(head: LogHead) -> FoundLog {
+        FoundLog { head, records: Vec::new(), bytes: 0, replayed: Vec::new(), ended: None }
+    }
+
+    /// For changes that a predecessor has kept in memory and will be handed over. `imported`: txg and incarnation of what was
+    /// imported. `found`: its log.
+    pub fn expecting(found: Option<FoundLog>, (txg, incarnation): (Txg, u64)) -> FoundLog {
+        let (chain, zones) = ([0; 16], Vec::new());
+        let head = LogHead { incarnation, number: 1, offset: 0, chain, after: txg, replayed: 0, zones };
+        FoundLog { ended: None, ..found.unwrap_or_else(|| FoundLog::empty(head)) }
     }
 
     /// The zones that must not be written before the replay is durable.
@@ -76,12 +92,12 @@ impl FoundLog {
         homes_of(&self.head)
     }
 
-    fn records(&self) -> Vec<Frame<'_>> {
-        // They were parsed when they were read.
-        let mut records = Frame::parse_all(&self.read.frames).unwrap_or_default();
-        records.retain(|record| record.txg > self.head.after && record.change > self.head.replayed);
-        records.sort_by_key(|record| record.change);
-        records
+    /// Adds records that the commit does not contain. Records may be there already.
+    fn add(&mut self, records: impl IntoIterator<Item = OwnedFrame>) {
+        let LogHead { after, replayed, .. } = self.head;
+        self.records.extend(records.into_iter().filter(|record| record.txg > after && record.change > replayed));
+        self.records.sort_by_key(|record| record.change);
+        self.records.dedup_by_key(|record| record.change);
     }
 
     /// The head for the record of `txg`. `None`: all is replayed.
@@ -146,7 +162,17 @@ impl Pool {
     pub fn unreplayed_log(&self) -> Option<LogSummary> {
         let found = self.log.found.lock();
         let found = found.as_ref().filter(|found| found.ended.is_none())?;
-        Some(LogSummary { records: found.records().len() as u64, bytes: found.read.bytes })
+        Some(LogSummary { records: found.records.len() as u64, bytes: found.bytes })
+    }
+
+    /// Adds changes that a predecessor has kept in memory, to be replayed with those of the log. The pool was imported with
+    /// [`expects_changes`](crate::ImportOptions::expects_changes). `incarnation`: theirs. False: they are not of the server that wrote
+    /// the imported txg, so they are not added.
+    pub fn add_kept_changes(&self, incarnation: u64, changes: impl IntoIterator<Item = OwnedFrame>) -> bool {
+        let mut found = self.log.found.lock();
+        let Some(found) = found.as_mut().filter(|found| found.head.incarnation == incarnation) else { return false };
+        found.add(changes);
+        true
     }
 
     /// Calls `replay` on each record that is to be replayed, in order. It notes each repeated change by
@@ -158,18 +184,18 @@ impl Pool {
         self: &Arc<Self>,
         mut replay: impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<u64, E> {
-        let frames: Vec<OwnedRecord> = match &*self.log.found.lock() {
-            Some(found) => found.records().into_iter().map(owned).collect(),
-            None => Vec::new(),
-        };
-        for (set, change, txg, body) in &frames {
-            replay(&Frame { set: *set, change: *change, txg: *txg, body })?;
-        }
+        let take = |found: &mut FoundLog| std::mem::take(&mut found.records);
+        let records = self.log.found.lock().as_mut().map(take).unwrap_or_default();
+        let outcome = records.iter().try_for_each(|record| replay(&record.as_frame()));
         if let Some(found) = &mut *self.log.found.lock() {
-            found.ended = Some(found.replayed.last().map_or(Txg(0), |(txg, _)| *txg));
+            match &outcome {
+                Ok(()) => found.ended = Some(found.replayed.last().map_or(Txg(0), |(txg, _)| *txg)),
+                Err(_) => found.records = records.clone(),
+            }
         }
+        outcome?;
         self.commit_txg(self.admission.open())?;
-        Ok(frames.len() as u64)
+        Ok(records.len() as u64)
     }
 
     /// The transaction repeats the change with this number, or what of it was left to do. So its txg contains all changes up to that.
@@ -200,12 +226,6 @@ impl Pool {
     }
 }
 
-type OwnedRecord = (ObjsetId, u64, Txg, Vec<u8>);
-
-fn owned(frame: Frame<'_>) -> OwnedRecord {
-    (frame.set, frame.change, frame.txg, frame.body.to_vec())
-}
-
 impl TxgSync<'_> {
     /// What the record of this txg says of the log. It may lend the log a zone.
     pub(crate) fn log_for_record(&mut self) -> CommitLog {
@@ -213,6 +233,7 @@ impl TxgSync<'_> {
         let mut found = pool.log.found.lock();
         if let Some(log) = &*found {
             if let Some(head) = log.head_for(txg) {
+                pool.note_use(Feature::Log);
                 return CommitLog { head: Some(head), plan: None, returned: Vec::new() };
             }
             let returned = log.homes().collect();
@@ -295,7 +316,7 @@ mod tests {
     fn a_commit_names_the_log_until_it_contains_the_whole_replay() {
         let (chain, zones) = ([0; 16], Vec::new());
         let head = LogHead { incarnation: 1, number: 1, offset: 0, chain, after: Txg(4), replayed: 2, zones };
-        let mut found = FoundLog { head, read: ReadLog::default(), replayed: Vec::new(), ended: None };
+        let mut found = FoundLog::empty(head);
         let replayed =
             |found: &FoundLog, txg| found.head_for(Txg(txg)).map(|head| (head.after, head.replayed));
         assert_eq!(replayed(&found, 100), Some((Txg(4), 2)));

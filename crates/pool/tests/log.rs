@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use support::{create, create_on, import, sim, work};
 use terrane_device::{Device, Fault, SimConfig, SimDevice};
-use terrane_format::log::Frame;
+use terrane_format::log::{Frame, OwnedFrame};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
@@ -326,4 +326,57 @@ fn a_log_gives_its_zones_back_when_zones_are_short() {
     pool.export().unwrap();
     let (pool, _) = import(&device, 10).unwrap();
     assert_eq!(pool.space().0, before);
+}
+
+fn import_expecting(device: &SimDevice) -> Arc<Pool> {
+    let options = ImportOptions { expects_changes: true, ..support::options() };
+    let pool = Pool::import(vec![Arc::new(device.clone())], Arc::new(SeededEnv::new(11)), &options).unwrap();
+    // A commit before the replay changes nothing.
+    drop(pool.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap());
+    pool.commit().unwrap();
+    pool
+}
+
+fn kept(change: u64, txg: Txg) -> OwnedFrame {
+    let body = (0..50).map(|at| (change as usize * 31 + at) as u8).collect();
+    OwnedFrame { set: ObjsetId(9), change, txg, body }
+}
+
+/// Changes that a server kept in memory are replayed with those of the log, also by the successor of a successor.
+#[test]
+fn kept_changes_are_replayed_with_the_log() {
+    for with_log in [false, true] {
+        let device = sim(11, false);
+        let (pool, _) = create(&device, 11);
+        if with_log {
+            open_log(&pool);
+        }
+        let incarnation = pool.status().incarnation;
+        let committed = pool.synced_txg();
+        let first = if with_log { change_and_log(&pool, 50).unwrap().0 } else { 1 };
+        let open = pool.open_txg();
+        let all = || (first..first + 6).map(|change| kept(change, open)).chain([kept(first + 9, committed)]);
+        let device = device.after_power_loss(1);
+        let again = import_expecting(&device);
+        assert!(!again.add_kept_changes(incarnation + 1, all()), "not of this server");
+        assert!(again.add_kept_changes(incarnation, all()));
+        let mut seen = Vec::new();
+        let stopped = again.replay_log(|frame| {
+            if seen.len() == 3 {
+                return Err(PoolError::ReadOnly);
+            }
+            seen.push(frame.change);
+            let tx = again.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap();
+            again.note_replayed(&tx, frame.change);
+            Ok(())
+        });
+        assert!(stopped.is_err());
+        again.commit().unwrap();
+        let device = device.after_power_loss(2);
+        let again = import_expecting(&device);
+        assert!(again.add_kept_changes(incarnation, all()));
+        assert_eq!((seen, replayed(&again)), ((first..first + 3).collect(), (first + 3..first + 6).collect()));
+        let again = import_expecting(&device.after_power_loss(3));
+        assert!(!again.add_kept_changes(incarnation, all()), "they are all committed");
+    }
 }
