@@ -33,6 +33,9 @@ pub enum ObjectError {
         /// Bytes that the operation may need.
         need: u64,
     },
+    /// An object cannot get this number: another one has it, or had it until a txg that is not durable, or no object
+    /// can have it with so many slots.
+    NumberTaken(ObjectId),
     /// No object can have this: fewer slots than one, or an odd block size.
     Invalid {
         /// The thing that is invalid, as the subject of a message.
@@ -67,6 +70,9 @@ impl fmt::Display for ObjectError {
                     f,
                     "refused: {property} {limit} bytes: {used} used, {need} more requested; delete something or raise it"
                 )
+            }
+            ObjectError::NumberTaken(id) => {
+                write!(f, "refused: object number {id} is taken, or impossible for so many slots")
             }
             ObjectError::Invalid { what, expected, requested } => {
                 write!(f, "refused: {what}: {requested} requested, should be {expected}")

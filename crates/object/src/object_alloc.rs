@@ -79,6 +79,17 @@ impl FreeSlots {
         }
     }
 
+    /// These slots are not free any more, if they were known to be.
+    fn remove(&mut self, block: u64, bits: u32) {
+        let Some(word) = self.free_bits.get_mut(&block) else { return };
+        word.bits &= !bits;
+        if word.bits == 0 {
+            let run_max = word.run_max;
+            self.runs[run_max as usize].remove(&block);
+            self.free_bits.remove(&block);
+        }
+    }
+
     /// Block and first bit for the next dnode of `slots` slots. One slot: the lowest free one. More: in a block
     /// with the shortest sufficient runs.
     fn find(&mut self, slots: u32) -> Option<(u64, u32)> {
@@ -192,6 +203,24 @@ impl ObjectAllocator {
         }
     }
 
+    /// Takes a number that a change of the past had, for a dnode of so many slots. `stored`: slots of its block that
+    /// stored dnodes use. False: an object has one of the slots, or had it until a txg that is not durable.
+    ///
+    /// Numbers that it skips are free but unknown, like all others after an import: a search finds them.
+    pub fn take_given(&mut self, number: u64, slots: u32, stored: u32) -> bool {
+        let block = number / SLOTS_PER_BLOCK;
+        let wanted = slots_at(number, slots);
+        let taken = |slots: &IdMap<u64, u32>| slots.get(&block).copied().unwrap_or(0);
+        let unstored = self.unstored.iter().chain([&self.freed_uncommitted]);
+        if unstored.fold(stored, |used, slots| used | taken(slots)) & wanted != 0 {
+            return false;
+        }
+        self.free.remove(block, wanted);
+        self.high_water = self.high_water.max(number + u64::from(slots));
+        self.allocate(number, slots);
+        true
+    }
+
     fn is_usable(&self, number: u64, slots: u32) -> bool {
         self.withheld.range(number..number + u64::from(slots)).next().is_none()
     }
@@ -210,6 +239,12 @@ impl ObjectAllocator {
 
     pub fn withhold(&mut self, numbers: impl IntoIterator<Item = u64>) {
         self.withheld.extend(numbers);
+    }
+
+    pub fn release(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            self.withheld.remove(&number);
+        }
     }
 
     /// Whether to search: many slots below the high water are free but unknown, and recent searches were
@@ -271,6 +306,12 @@ impl ObjectAllocator {
             self.free.add(block, bits);
         }
     }
+}
+
+/// Whether a dnode of so many slots (1 to 32) can have this number.
+pub(crate) fn is_possible(number: u64, slots: u32) -> bool {
+    let is_in_block = number % SLOTS_PER_BLOCK + u64::from(slots) <= SLOTS_PER_BLOCK;
+    number > 0 && is_in_block && number <= NUMBERS_END - u64::from(slots)
 }
 
 /// The bits of a dnode's slots in its block's word.

@@ -291,14 +291,23 @@ impl ObjectSet {
     /// Joins the open txg. May wait: call it before taking any lock, and never while holding another
     /// transaction. `ReadOnly`: the pool or the set takes no changes.
     pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
-        self.check_writable()?;
-        let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
-        let cost = if may_keep { cost.with_dead_lists() } else { cost };
+        let cost = self.whole_cost(cost)?;
         let bound = self.space_bound.lock().clone();
         match bound {
             Some(bound) => bound.admit(&cost, &mut || Ok(self.pool.begin(cost)?)),
             None => Ok(self.pool.begin(cost)?),
         }
+    }
+
+    /// The same for a change that the set's bound has admitted once, and that is made again.
+    pub fn begin_unbounded(&self, cost: Cost) -> Result<Tx, ObjectError> {
+        Ok(self.pool.begin(self.whole_cost(cost)?)?)
+    }
+
+    fn whole_cost(&self, cost: Cost) -> Result<Cost, ObjectError> {
+        self.check_writable()?;
+        let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
+        Ok(if may_keep { cost.with_dead_lists() } else { cost })
     }
 
     /// Sets the bound of the set's space, in place of an earlier one. The bound must not hold a reference to the set.

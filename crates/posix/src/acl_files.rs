@@ -13,9 +13,12 @@ use crate::fs::Fs;
 use crate::hint_rules::HINT_RULES;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
+use crate::intents::Intent;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
+use std::borrow::Cow;
 use terrane_dataset::{AclType, XattrPlacement};
 use terrane_format::Feature;
 use terrane_pool::Tx;
@@ -45,6 +48,11 @@ impl AclKind {
             ACL_DEFAULT => Some(AclKind::Default),
             _ => None,
         }
+    }
+
+    /// The kind of a directory's default ACL, or that of an access ACL.
+    pub fn new(is_default: bool) -> Self {
+        if is_default { AclKind::Default } else { AclKind::Access }
     }
 
     fn name(self) -> &'static [u8] {
@@ -180,6 +188,13 @@ impl Operation for SetAcl {
             (state.attrs.zpl.mode, state.attrs.zpl.ctime) = (mode, ctime);
         }
         done.map(Outcome::Saved)
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &HeldAcl<'_>, (): &()) -> Intent<'_> {
+        let SetAcl { ino, kind, ref acl, kill_sgid } = *self;
+        let acl = acl.as_ref().map(|acl| Cow::Owned(acl.to_bytes()));
+        let is_default = kind == AclKind::Default;
+        Intent::Names(Record::SetAcl { ino, is_default, acl, kill_sgid })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldAcl<'f>, (): ()) -> Result<(), Errno> {

@@ -39,7 +39,12 @@ impl Fs {
         let mut waits = 0;
         loop {
             let reserved = missing(txg);
-            let tx = match self.set.begin(reserved) {
+            let begun = match self.is_replaying {
+                // Its space was granted before, and others have not taken it since.
+                true => self.set.begin_unbounded(Cost { frees: true, ..reserved }),
+                false => self.set.begin(reserved),
+            };
+            let tx = match begun {
                 Err(ObjectError::Quota { .. }) if self.wait_for_unlinked(&mut waits) => continue,
                 begun => begun?,
             };

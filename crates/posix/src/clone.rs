@@ -9,6 +9,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::State;
+use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Cloned, FILE_SIZE_MAX, Ino, WriteFlags};
 use crate::write::{CHUNK_BYTES, Write, edges_cost};
@@ -223,6 +224,11 @@ impl<'s> Operation for CloneRecords<'s> {
         // The source has not changed.
         fs.save(tx, target, state)?;
         Ok(Outcome::Saved(Cloned { bytes, shared_bytes }))
+    }
+
+    /// The blocks may be gone when it is replayed.
+    fn intent(&self, _: &mut Change<'_, '_>, _: &HeldClone<'_, 's>, _: &Cloned) -> Intent<'_> {
+        Intent::Unrecorded(self.to)
     }
 
     fn end<'f>(

@@ -11,10 +11,13 @@ use crate::hint;
 use crate::hold::InodeRef;
 use crate::inode::{ChildRef, Inode, State};
 use crate::inode_flags;
+use crate::intents::Intent;
+use crate::new_file::NewFile;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::perm::{self, Inherited};
 use crate::project::{META_COPIES, entry_bytes};
-use crate::types::{Attr, Cred, EntryWords, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
+use crate::record::{NewInode, Record};
+use crate::types::{Attr, Cred, EntryWords, Ino, LINK_MAX, Time, mode};
 use smallvec::smallvec;
 use std::sync::Arc;
 use terrane_dataset::{Charge, FLAG_PROJECT};
@@ -23,69 +26,32 @@ use terrane_object::{Object, ObjectSpec, Owners};
 use terrane_pool::Tx;
 use terrane_sa::{SaBuffer, ZplAttrs};
 use terrane_txg::cost::Cost;
+use terrane_wire::ObjectId;
 
-/// A file to be created.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewFile<'a> {
-    /// File type and permissions.
-    pub bits: u32,
-    /// Device number; `None` unless it is a block or character device.
-    pub rdev: Option<u32>,
-    /// Target of a symlink; `None` for other types.
-    pub target: Option<&'a [u8]>,
-    /// Owner, group and umask of the new file.
-    pub cred: &'a Cred,
-}
-
-impl<'a> NewFile<'a> {
-    pub fn regular(permissions: u32, cred: &'a Cred) -> Self {
-        NewFile { bits: mode::S_IFREG | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
-    }
-
-    pub fn directory(permissions: u32, cred: &'a Cred) -> Self {
-        NewFile { bits: mode::S_IFDIR | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
-    }
-
-    /// Any file except a directory or a symlink.
-    pub fn node(bits: u32, rdev: u32, cred: &'a Cred) -> Result<Self, Errno> {
-        // No type means a regular file, as in mknod(2).
-        let file_type = if bits & mode::S_IFMT == 0 { mode::S_IFREG } else { bits & mode::S_IFMT };
-        let rdev = match file_type {
-            mode::S_IFBLK | mode::S_IFCHR => Some(rdev),
-            mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK => None,
-            mode::S_IFDIR => return Err(Errno::EPERM),
-            _ => return Err(Errno::EINVAL),
-        };
-        Ok(NewFile { bits: file_type | bits & mode::PERMISSIONS, rdev, target: None, cred })
-    }
-
-    pub fn symlink(target: &'a [u8], cred: &'a Cred) -> Result<Self, Errno> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT),
-            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
-            _ if target.contains(&0) => return Err(Errno::EINVAL),
-            _ => {}
-        }
-        Ok(NewFile { bits: mode::S_IFLNK | 0o777, rdev: None, target: Some(target), cred })
-    }
-
+impl NewFile<'_> {
     /// What the file takes for its owners, as an entry of this directory.
     fn charges(&self, parent: &State, name: &[u8]) -> Charges {
-        let Inherited { gid, .. } = perm::inherit(&parent.attrs, self.bits, self.cred, None);
+        let Inherited { gid, .. } = perm::inherit(&parent.attrs, self.bits, &self.cred, None);
         let owners = Owners { user: self.cred.uid, group: low32(gid), project: parent.inherited_project() };
         // The directory may have other owners. Usually they are the same.
         let bytes = self.target_bytes().saturating_mul(META_COPIES).saturating_add(entry_bytes(name));
         smallvec![Charge::of(owners, bytes, 1)]
     }
+}
 
-    fn is_dir(&self) -> bool {
-        self.bits & mode::S_IFMT == mode::S_IFDIR
-    }
+/// How a new inode is made.
+pub(crate) struct Making<'a> {
+    pub tx: &'a Tx,
+    /// Its four times.
+    pub now: Time,
+    /// What it was when it was made for the first time.
+    pub given: Option<NewInode>,
+}
 
-    /// Bytes of a symlink's target.
-    fn target_bytes(&self) -> u64 {
-        self.target.map_or(0, <[u8]>::len) as u64
-    }
+/// What a record says of a new inode.
+pub(crate) fn new_inode(object: &Object, attrs: &Attributes) -> NewInode {
+    let (generation, dnode_slots) = (attrs.zpl.generation, object.dnode_slots());
+    NewInode { ino: object.id().0, generation, dnode_slots }
 }
 
 /// The directory in which a file is created.
@@ -158,8 +124,9 @@ impl Operation for CreateFile<'_> {
             return Err(Errno::EMLINK);
         }
         let links = if is_dir { 2 } else { 1 };
+        let making = Making { tx, now, given: change.given };
         let (object, attrs) =
-            fs.new_object((tx, now), (&held.dir, parent, Some(self.name)), &self.file, links, held.acl_cost)?;
+            fs.new_object(making, (&held.dir, parent, Some(self.name)), &self.file, links, held.acl_cost)?;
         let kind = kind_of(self.file.bits).ok_or(Errno::EINVAL)?;
         let child = ChildRef { ino: object.id().0, kind };
         if let Err(errno) = parent.insert(tx, self.name, child, &self.words) {
@@ -171,6 +138,11 @@ impl Operation for CreateFile<'_> {
         }
         parent.note_names_changed(attrs.zpl.crtime);
         Ok(Outcome::Changed((object, attrs)))
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &HeldParent<'_>, (object, attrs): &Self::Done) -> Intent<'_> {
+        let CreateFile { dir, name, file, words } = *self;
+        Intent::Names(Record::CreateFile { dir, name, words, file, new: new_inode(object, attrs) })
     }
 
     fn end<'f>(
@@ -195,7 +167,7 @@ impl Operation for CreateFile<'_> {
 /// `O_TMPFILE`: a file without a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CreateTmpfile<'a> {
-    /// Directory whose group and default ACL the file inherits. It does not change.
+    /// Directory whose group and default ACL the file inherits.
     pub dir: Ino,
     pub file: NewFile<'a>,
 }
@@ -219,9 +191,10 @@ impl Operation for CreateTmpfile<'_> {
         Ok(self.file.charges(&held.dir.read(), b""))
     }
 
-    /// None: the directory does not change.
-    fn locks<'h>(_: &'h HeldParent<'_>) -> Locks<'h> {
-        Locks::new()
+    /// The directory does not change. It is locked so that what the file inherits does not change before the file is
+    /// recorded.
+    fn locks<'h>(held: &'h HeldParent<'_>) -> Locks<'h> {
+        to_lock([&held.dir])
     }
 
     fn run<'f>(
@@ -229,17 +202,18 @@ impl Operation for CreateTmpfile<'_> {
         change: &mut Change<'_, 'f>,
         held: &HeldParent<'f>,
     ) -> Result<Outcome<Self::Done>, Errno> {
-        let parent = held.dir.read();
+        let making = Making { tx: change.tx, now: change.now, given: change.given };
+        let parent = change.locked.get(held.dir.ino);
         parent.check_linked_dir()?;
         parent.check_can_add_name()?;
-        let created = change.fs.new_object(
-            (change.tx, change.now),
-            (&held.dir, &parent, None),
-            &self.file,
-            0,
-            held.acl_cost,
-        )?;
-        Ok(Outcome::Changed(created))
+        let created =
+            change.fs.new_object(making, (&held.dir, parent, None), &self.file, 0, held.acl_cost)?;
+        Ok(Outcome::Saved(created))
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &HeldParent<'_>, (object, attrs): &Self::Done) -> Intent<'_> {
+        let CreateTmpfile { dir, file } = *self;
+        Intent::Names(Record::CreateTmpfile { dir, file, new: new_inode(object, attrs) })
     }
 
     fn end<'f>(
@@ -248,7 +222,8 @@ impl Operation for CreateTmpfile<'_> {
         _: &HeldParent<'f>,
         (object, attrs): Self::Done,
     ) -> Result<Attr, Errno> {
-        let Change { fs, tx, new, .. } = change;
+        let Change { fs, tx, locked, new, .. } = change;
+        drop(locked);
         // In the map before it is in the queue: draining destroys objects that are in the queue only.
         let inode = new.insert(fs.hold_new(tx, object, attrs));
         let mut state = inode.write();
@@ -302,7 +277,7 @@ impl Fs {
     /// computed cost of its ACLs and hint rules.
     pub(crate) fn new_object(
         &self,
-        (tx, now): (&Tx, Time),
+        Making { tx, now, given }: Making<'_>,
         (dir, parent, name): (&Inode, &State, Option<&[u8]>),
         file: &NewFile<'_>,
         links: u64,
@@ -313,7 +288,7 @@ impl Fs {
         if default.is_some() || rules.is_some() {
             reserve_late(tx, reserved);
         }
-        let Inherited { gid, bits } = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
+        let Inherited { gid, bits } = perm::inherit(&parent.attrs, file.bits, &file.cred, default.as_ref());
         let now = encode_time(now);
         let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
         let rule = name.filter(|_| !is_dir).and_then(|name| self.hint_by_rule(dir, parent, name));
@@ -324,7 +299,7 @@ impl Fs {
             mode: u64::from(bits),
             size: if is_dir { 2 } else { file.target_bytes() },
             // Number and generation identify the inode for good: a number is not reused within a txg.
-            generation: tx.txg().0,
+            generation: given.map_or(tx.txg().0, |given| given.generation),
             uid: u64::from(file.cred.uid),
             gid,
             parent: dir.ino,
@@ -349,11 +324,18 @@ impl Fs {
         let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::INITIAL_BLOCK_BYTES);
         let list = zpl.to_list();
         self.note_attr_uses(&list);
-        let dnode_slots = self.dnode_sizing.slots_for_new(self.dataset().dnode_size(), &list);
+        let dnode_slots = match given {
+            Some(given) => given.dnode_slots,
+            None => self.dnode_sizing.slots_for_new(self.dataset().dnode_size(), &list),
+        };
         let encoded = self.layouts.encode(tx, &list, Dnode::bonus_max(dnode_slots))?;
         let bonus = encoded.bonus.as_bytes().to_vec();
         let spill = encoded.spill.map(SaBuffer::into_bytes);
-        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots, bonus, spill })?;
+        let spec = ObjectSpec { kind, block_size, dnode_slots, bonus, spill };
+        let object = match given {
+            Some(given) => self.set.create_numbered(tx, spec, ObjectId(given.ino))?,
+            None => self.set.create(tx, spec)?,
+        };
         self.claim_new(tx, object.id().0);
         if let Some(target) = content_target {
             object.write(tx, 0, target)?;

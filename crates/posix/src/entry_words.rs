@@ -8,13 +8,16 @@
 //! directory are equally wide, so shorter values are padded. The entry's own word counts the others, which
 //! tells words from padding.
 
-use crate::create::{CreateFile, NewFile};
+use crate::create::CreateFile;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{check_name, is_dots};
+use crate::intents::Intent;
 use crate::link::Link;
+use crate::new_file::NewFile;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::types::{Attr, Cred, DirEntry, EntryWords, Ino, ReadOptions};
 use smallvec::smallvec;
 use terrane_dataset::ENTRY_WORDS_MAX;
@@ -63,6 +66,11 @@ impl Operation for SetEntryWords<'_> {
         parent.replace(tx, self.name, child, &self.words)?;
         parent.note_names_changed(now);
         Ok(Outcome::Changed(()))
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        let SetEntryWords { dir, name, words } = *self;
+        Intent::Names(Record::SetEntryWords { dir, name, words })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {

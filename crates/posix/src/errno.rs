@@ -62,6 +62,8 @@ impl From<ObjectError> for Errno {
             ObjectError::NotFound(_) => Errno::ESTALE,
             ObjectError::TooBig { .. } => Errno::EFBIG,
             ObjectError::Invalid { .. } => Errno::EINVAL,
+            // Only a replay asks for a number.
+            ObjectError::NumberTaken(_) => Errno::EBUSY,
             ObjectError::ReadOnly => Errno::EROFS,
             ObjectError::Quota { .. } => Errno::EDQUOT,
             ObjectError::Pool(pool) => match pool {

@@ -11,7 +11,9 @@ use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::State;
 use crate::inode_flags::InodeFlags;
+use crate::intents::Intent;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::types::{AccessTimes, Ino, ReadOptions, Time, mode};
 use smallvec::smallvec;
 use terrane_dataset::AccessTime;
@@ -22,9 +24,9 @@ const ACCESS_TIME_SECS: i64 = 24 * 3600;
 
 /// Stores an access time.
 #[derive(Clone, Copy, Debug)]
-struct StoreAccessTime {
-    ino: Ino,
-    at: Time,
+pub(crate) struct StoreAccessTime {
+    pub ino: Ino,
+    pub at: Time,
 }
 
 impl Operation for StoreAccessTime {
@@ -52,6 +54,11 @@ impl Operation for StoreAccessTime {
             log::warn!("failed to store the access time of inode {}: {errno}", inode.ino);
         }
         Ok(Outcome::Saved(()))
+    }
+
+    fn intent(&self, change: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        let StoreAccessTime { ino, at } = *self;
+        change.content_intent(ino, Record::StoreAccessTime { ino, at })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {

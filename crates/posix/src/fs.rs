@@ -10,6 +10,7 @@ use crate::dnode_sizing::DnodeSizing;
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache};
+use crate::intents::Intents;
 use crate::jobs::{RelocatedQueue, Rewriting, ShrinkQueue};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
@@ -59,6 +60,10 @@ pub struct Fs {
     pub(crate) prefetched_dirs: PrefetchedDirs,
     /// Losses of a predecessor that died while the mount stayed.
     pub(crate) losses: Option<Losses>,
+    /// What an `fsync` logs instead of a commit.
+    pub(crate) intents: Intents,
+    /// Changes are made again that were made before a crash. No program uses it.
+    pub(crate) is_replaying: bool,
     pub(crate) root: Ino,
     /// Destroys the object of an unlinked inode when its last reference is dropped.
     pub(crate) destroy_unlinked: fn(&Fs, Ino) -> Result<(), Errno>,

@@ -14,7 +14,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::{Inode, State};
+use crate::intents::Intent;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::{HintXattr, Record};
 use crate::types::{HintOrigin, Ino, SetXattr, mode};
 use smallvec::smallvec;
 use terrane_space::policy::Hint;
@@ -44,16 +46,7 @@ pub(crate) struct SetHint {
     /// `NotSet` removes the hint.
     pub hint: Hint,
     /// Set through the extended attribute, which changes the change time.
-    pub as_xattr: Option<AsXattr>,
-}
-
-/// A change of the hint through its extended attribute.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AsXattr {
-    /// False: the attribute is removed.
-    pub is_set: bool,
-    /// Whether the attribute must exist or must not. A removal ignores it.
-    pub how: SetXattr,
+    pub as_xattr: Option<HintXattr>,
 }
 
 impl Operation for SetHint {
@@ -84,7 +77,7 @@ impl Operation for SetHint {
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
         let now = change.stamp();
         let state = change.locked.get(inode.ino);
-        if let Some(AsXattr { is_set, how }) = self.as_xattr {
+        if let Some(HintXattr { is_set, how }) = self.as_xattr {
             match state.attrs.hint() != Hint::NotSet {
                 true if how.create => return Err(Errno::EEXIST),
                 false if how.replace || !is_set => return Err(Errno::ENODATA),
@@ -100,6 +93,11 @@ impl Operation for SetHint {
         }
         state.attrs.set_hint(self.hint, HintOrigin::File);
         Ok(Outcome::Changed(()))
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        let SetHint { ino, hint, as_xattr } = *self;
+        Intent::Names(Record::SetHint { ino, hint, as_xattr })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, inode: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
@@ -174,7 +172,7 @@ impl Fs {
     pub(crate) fn put_hint(&self, ino: Ino, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
         let parse = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
         let hint = value.map_or(Ok(Hint::NotSet), parse)?;
-        self.execute(&SetHint { ino, hint, as_xattr: Some(AsXattr { is_set: value.is_some(), how }) })
+        self.execute(&SetHint { ino, hint, as_xattr: Some(HintXattr { is_set: value.is_some(), how }) })
     }
 
     /// Whether the list of names has no space for the hint's name.

@@ -133,13 +133,13 @@ impl InodeRef<'_> {
                     let expected = format!("{kind:?} for mode {:#o}", attrs.mode());
                     return Err(Corrupt::new(at, "object kind", expected, found).into());
                 }
-                if attrs.zpl.links == 0 && !self.fs.is_successor() {
+                if attrs.zpl.links == 0 && !self.fs.is_successor() && !self.fs.is_replaying {
                     // Unlinked and unused: it waits for its destruction.
                     return Err(Errno::ESTALE);
                 }
                 // It may have been changed in the open txg, dropped from memory and read again. So the first
-                // fsync must commit.
-                self.changed_txg.store(self.fs.set.open_txg().0, Ordering::Release);
+                // fsync does not take it for unchanged.
+                self.note_change();
                 self.set_body(object, attrs);
             }
         }
@@ -290,7 +290,7 @@ impl Fs {
     pub(crate) fn save_access_time(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
         let bonus = state.attrs.encode_bonus()?;
         inode.object().set_bonus(tx, bonus)?;
-        inode.mark_changed(tx);
+        inode.note_change();
         Ok(())
     }
 

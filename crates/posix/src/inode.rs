@@ -44,8 +44,9 @@ pub(crate) struct Inode {
     /// `lookups` includes every lookup of the kernel. False at first in a mount that was taken over; see
     /// [`Fs::take_over`](crate::Fs::take_over).
     pub has_all_lookups: AtomicBool,
-    /// Txg of the last change that may not be durable; 0: none.
-    pub changed_txg: AtomicU64,
+    /// Changes since it was loaded, and those of them that are durable.
+    changes: AtomicU64,
+    durable_changes: AtomicU64,
     /// Newest txg that the ledger has noted for this inode.
     noted_txg: AtomicU64,
     /// Held while the dnode is read, or an inode that is not loaded is kept from loading.
@@ -92,7 +93,8 @@ impl Inode {
             ino,
             lookups: AtomicU64::new(0),
             has_all_lookups: AtomicBool::new(false),
-            changed_txg: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            durable_changes: AtomicU64::new(0),
             noted_txg: AtomicU64::new(0),
             loading: Mutex::new(()),
             body: OnceLock::new(),
@@ -211,9 +213,14 @@ impl Inode {
         true
     }
 
-    /// Txg of the last change that may not be durable.
-    pub fn changed_txg(&self) -> Option<u64> {
-        Some(self.changed_txg.load(Ordering::Acquire)).filter(|txg| *txg != 0)
+    /// Number of changes so far. Under its lock, all of them have been recorded.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether so many changes are durable.
+    pub fn is_durable(&self, changes: u64) -> bool {
+        self.durable_changes.load(Ordering::Acquire) >= changes
     }
 
     /// Whether it has lost its last name; false if it was never read.
@@ -221,21 +228,21 @@ impl Inode {
         self.body.get().is_some_and(|body| body.state.read().attrs.zpl.links == 0)
     }
 
-    /// Everything up to this txg is durable.
-    pub fn clear_changed(&self, txg: u64) {
-        let _ = self.changed_txg.compare_exchange(txg, 0, Ordering::AcqRel, Ordering::Relaxed);
+    /// So many changes are durable.
+    pub fn note_durable(&self, changes: u64) {
+        self.durable_changes.fetch_max(changes, Ordering::AcqRel);
     }
 
     /// Records a change in this transaction. True: the first one in its txg.
     pub fn touch(&self, tx: &Tx) -> bool {
-        self.mark_changed(tx);
+        self.note_change();
         let txg = tx.txg().0;
         self.noted_txg.fetch_max(txg, Ordering::Relaxed) < txg
     }
 
-    /// Records a change in this transaction that `fsync` must wait for, and leaves the ledger alone.
-    pub fn mark_changed(&self, tx: &Tx) {
-        self.changed_txg.fetch_max(tx.txg().0, Ordering::AcqRel);
+    /// Counts a change that `fsync` must wait for, and leaves the ledger alone.
+    pub fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 }
 

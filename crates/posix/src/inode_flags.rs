@@ -10,7 +10,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::State;
+use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::types::{Ino, SetAttr, SetTime, mode};
 use smallvec::smallvec;
 use terrane_dataset::{Charge, FLAG_PROJECT};
@@ -49,13 +51,19 @@ pub struct InodeFlags {
 
 impl InodeFlags {
     pub(crate) fn of(attrs: &Attributes) -> Self {
-        let has = |bit| attrs.zpl.flags & bit != 0;
+        let flags = InodeFlags::from_bits(attrs.zpl.flags);
+        InodeFlags { project_inherit: flags.project_inherit && attrs.is_dir(), ..flags }
+    }
+
+    /// From bits of attributes, of which others are ignored.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        let has = |bit| bits & bit != 0;
         InodeFlags {
             immutable: has(IMMUTABLE),
             append_only: has(APPEND_ONLY),
             no_dump: has(NO_DUMP),
             no_access_time: has(NO_ACCESS_TIME),
-            project_inherit: has(PROJECT_INHERIT) && attrs.is_dir(),
+            project_inherit: has(PROJECT_INHERIT),
         }
     }
 
@@ -196,6 +204,11 @@ impl Operation for SetInodeFlags {
             state.attrs.zpl = before;
         }
         stored.map(Outcome::Saved)
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        let SetInodeFlags { ino, flags, project } = *self;
+        Intent::Names(Record::SetInodeFlags { ino, flags: flags.bits(), project })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {

@@ -9,10 +9,12 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::{ChildRef, KIND_DIR, check_name};
+use crate::intents::Intent;
 use crate::operation::{
     Change, Charges, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock,
 };
 use crate::project::entry_bytes;
+use crate::record::Record;
 use crate::types::{Attr, EntryWords, Ino, LINK_MAX};
 use smallvec::smallvec;
 use terrane_dataset::Charge;
@@ -103,6 +105,14 @@ impl Operation for Link<'_> {
         Ok(Outcome::Changed(()))
     }
 
+    fn intent(&self, change: &mut Change<'_, '_>, held: &HeldEntry<'_>, (): &()) -> Intent<'_> {
+        let Link { ino, dir, name, words } = *self;
+        // It had no name if it has one now.
+        let is_first = change.locked.get(held.inode.ino).attrs.zpl.links == 1;
+        let moved = [is_first.then_some(ino), None];
+        Intent::Renamed { record: Record::Link { ino, dir, name, words }, moved, unlinked: None }
+    }
+
     /// Adds one to the lookup count.
     fn end<'f>(&self, mut change: Change<'_, 'f>, held: &HeldEntry<'f>, (): ()) -> Result<Attr, Errno> {
         held.inode.count_lookup();
@@ -165,6 +175,13 @@ impl Operation for Remove<'_> {
         }
         fs.drop_link(locked, inode.ino, (dir.ino, self.name), now);
         Ok(Outcome::Changed(()))
+    }
+
+    fn intent(&self, change: &mut Change<'_, '_>, held: &HeldEntry<'_>, (): &()) -> Intent<'_> {
+        let Remove { dir, name, wants_dir } = *self;
+        let ino = held.inode.ino;
+        let unlinked = change.is_gone(ino).then_some(ino);
+        Intent::Renamed { record: Record::Remove { dir, name, wants_dir, ino }, moved: [None; 2], unlinked }
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldEntry<'f>, (): ()) -> Result<(), Errno> {

@@ -8,6 +8,7 @@ use crate::dnode_sizing::DnodeSizing;
 use crate::fs::Fs;
 use crate::indexes::Indexes;
 use crate::inode::InodeCache;
+use crate::intents::{IntentLog, Intents, PoolLog};
 use crate::jobs::{Rewriting, ShrinkQueue};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
@@ -40,6 +41,17 @@ const STAT_BLOCK_BYTES: u32 = 4096;
 /// Unlinked inodes that a successor keeps in memory, because programs may have them open. Each takes 1 to 2
 /// KiB.
 const UNLINKED_HELD_MAX: usize = 32 << 10;
+
+/// How a file system is opened.
+#[derive(Default)]
+pub(crate) struct Opening {
+    /// Losses of a predecessor whose mount goes on.
+    pub losses: Option<Losses>,
+    /// See [`Fs::open_to_replay`].
+    pub is_replaying: bool,
+    /// The log; `None`: that of the pool.
+    pub log: Option<Box<dyn IntentLog>>,
+}
 
 impl Fs {
     /// Writes an empty file system into a new data set. Its root directory has mode 0755 and this owner.
@@ -125,7 +137,7 @@ impl Fs {
     /// In a snapshot ([`Dataset::open_at`]) nothing is destroyed and no job runs. Each change fails with `EROFS`,
     /// and inodes without a name do not exist.
     pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
-        let fs = Fs::open_with_losses(dataset, None)?;
+        let fs = Fs::open_as(dataset, Opening::default())?;
         // A read-only or full pool can still be mounted.
         if let Err(errno) = fs.drain_unlinked() {
             log::warn!("failed to list unlinked objects, none destroyed: {errno}");
@@ -151,7 +163,7 @@ impl Fs {
         }
         dataset.object_set().withhold(lost.keys().copied());
         dataset.expect_write_backs();
-        let fs = Fs::open_with_losses(dataset, Some(Losses::new(lost)))?;
+        let fs = Fs::open_as(dataset, Opening { losses: Some(Losses::new(lost)), ..Opening::default() })?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Each gets one lookup, so that the kernel's FORGET finds it. Inodes unknown to the kernel wait for
             // the unmount.
@@ -169,7 +181,8 @@ impl Fs {
         Ok(fs)
     }
 
-    fn open_with_losses(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
+    pub(crate) fn open_as(dataset: Arc<Dataset>, opening: Opening) -> Result<Arc<Fs>, DatasetError> {
+        let Opening { losses, is_replaying, log } = opening;
         let set = Arc::clone(dataset.object_set());
         let master: Master = Arc::clone(dataset.shared_master());
         let required = |name| required_entry(&master.lock(), name);
@@ -192,7 +205,13 @@ impl Fs {
             true => Arc::default(),
             false => Arc::new(Reservations::load(&dataset, &master, &layouts)?),
         };
+        let log: Box<dyn IntentLog> = match log {
+            Some(log) => log,
+            None => Box::new(PoolLog(Arc::clone(set.pool()))),
+        };
         let fs = Arc::new(Fs {
+            intents: Intents::new(log, set.id()),
+            is_replaying,
             naming: dataset.naming(),
             dataset,
             set,
@@ -218,7 +237,7 @@ impl Fs {
             prefetched_dirs: PrefetchedDirs::default(),
             losses,
             root,
-            destroy_unlinked: Fs::destroy,
+            destroy_unlinked: if is_replaying { |_, _| Ok(()) } else { Fs::destroy },
         });
         if is_snapshot {
             fs.rewriting.running.lock().take();

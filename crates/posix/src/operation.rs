@@ -14,7 +14,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::Inode;
-use crate::types::Time;
+use crate::intents::Intent;
+use crate::record::{NewInode, Record};
+use crate::types::{Ino, Time};
 use smallvec::SmallVec;
 use terrane_dataset::Charge;
 use terrane_pool::Tx;
@@ -48,6 +50,9 @@ pub(crate) trait Operation {
         change: &mut Change<'_, 'f>,
         held: &Self::Held<'f>,
     ) -> Result<Outcome<Self::Done>, Errno>;
+
+    /// What the log must know of the change. The locks are held, and everything is saved.
+    fn intent(&self, change: &mut Change<'_, '_>, held: &Self::Held<'_>, done: &Self::Done) -> Intent<'_>;
 
     /// Builds the answer after everything is saved. Locks are held until it drops them.
     fn end<'f>(
@@ -100,6 +105,8 @@ pub(crate) struct Change<'c, 'f> {
     pub locked: Locked<'c>,
     /// Time of the change.
     pub now: Time,
+    /// The inode that the operation creates, if that was created before and is created again.
+    pub given: Option<NewInode>,
     /// An inode that the operation creates. It is dropped after the transaction has ended.
     pub new: &'c mut Option<InodeRef<'f>>,
 }
@@ -109,10 +116,37 @@ impl Change<'_, '_> {
     pub fn stamp(&self) -> [u64; 2] {
         encode_time(self.now)
     }
+
+    /// The intent of a change of the contents of an inode that the operation has locked.
+    pub fn content_intent<'a>(&mut self, ino: Ino, record: Record<'a>) -> Intent<'a> {
+        if self.is_gone(ino) { Intent::Nothing } else { Intent::Content(ino, record) }
+    }
+
+    /// Whether an inode that the operation has locked has no name, and no prospect of one. So it does not survive a crash.
+    pub fn is_gone(&mut self, ino: Ino) -> bool {
+        let state = self.locked.get(ino);
+        state.attrs.zpl.links == 0 && !state.linkable
+    }
+}
+
+/// What a replay gives to an operation, so that the result is that of the first time.
+#[derive(Clone, Copy)]
+pub(crate) struct Given {
+    pub now: Time,
+    pub new: Option<NewInode>,
 }
 
 impl Fs {
     pub(crate) fn execute<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
+        self.execute_as(operation, None)
+    }
+
+    /// The same. `given`: the operation was carried out before, and a crash undid it.
+    pub(crate) fn execute_as<O: Operation>(
+        &self,
+        operation: &O,
+        given: Option<Given>,
+    ) -> Result<O::Answer, Errno> {
         self.check_changeable()?;
         loop {
             // References are dropped after the transaction: dropping the last one of an unlinked inode begins
@@ -123,11 +157,12 @@ impl Fs {
             };
             let mut new = None;
             let OperationCost { cost, needs } = operation.cost(self, &held)?;
-            let promise = match self.dataset().quotas().has_limits() {
+            // A change that is replayed was admitted before.
+            let promise = match !self.is_replaying && self.dataset().quotas().has_limits() {
                 true => self.admit(&operation.charges(self, &held)?, cost.writes_back)?,
                 false => None,
             };
-            if !self.dataset.admits_change(cost.writes_back) {
+            if !self.is_replaying && !self.dataset.admits_change(cost.writes_back) {
                 return Err(Errno::EROFS);
             }
             let tx = self.begin(cost, &needs)?;
@@ -135,15 +170,30 @@ impl Fs {
                 promise.join(tx.txg());
             }
             let locked = Locked::new(self, O::locks(&held));
-            let mut change = Change { fs: self, tx: &tx, locked, now: self.now(), new: &mut new };
-            let done = match operation.run(&mut change, &held)? {
-                Outcome::Changed(done) => {
+            let now = given.map_or_else(|| self.now(), |given| given.now);
+            let given_inode = given.and_then(|given| given.new);
+            let mut change = Change { fs: self, tx: &tx, locked, now, given: given_inode, new: &mut new };
+            let saved = operation.run(&mut change, &held).and_then(|outcome| {
+                if let Outcome::Changed(_) = outcome {
                     change.locked.save(&tx)?;
-                    done
                 }
-                Outcome::Saved(done) => done,
-                Outcome::Retry => continue,
+                Ok(outcome)
+            });
+            let done = match saved {
+                Ok(Outcome::Changed(done) | Outcome::Saved(done)) => done,
+                Ok(Outcome::Retry) => continue,
+                Err(errno) => {
+                    // After damage, a part of the change may remain.
+                    if errno == Errno::EIO {
+                        self.intents.lose(tx.txg());
+                    }
+                    return Err(errno);
+                }
             };
+            if self.intents.records(tx.txg()) {
+                let intent = operation.intent(&mut change, &held, &done);
+                self.intents.add(tx.txg(), now, &intent);
+            }
             return operation.end(change, &held, done);
         }
     }

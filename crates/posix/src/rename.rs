@@ -7,13 +7,16 @@
 //! are taken, and no other operation can change them meanwhile.
 
 use crate::claims::{FREES_LINK, Need, sum};
-use crate::create::NewFile;
+use crate::create::{Making, new_inode};
 use crate::errno::{Errno, log_eio};
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::{ChildRef, KIND_DIR, check_name};
+use crate::intents::Intent;
+use crate::new_file::NewFile;
 use crate::operation::{Change, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock};
-use crate::types::{Cred, EntryWords, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
+use crate::record::{NewInode, Record};
+use crate::types::{Cred, EntryWords, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use parking_lot::MutexGuard;
 use smallvec::smallvec;
 use terrane_txg::cost::Cost;
@@ -57,7 +60,7 @@ pub(crate) struct Rename<'a> {
     /// 0, [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`]; `EINVAL` for anything else.
     pub flags: u32,
     /// Leaves a whiteout with this owner.
-    pub whiteout: Option<&'a Cred>,
+    pub whiteout: Option<Cred>,
 }
 
 /// The inodes of a rename. They are dropped in this order, directories last.
@@ -95,9 +98,8 @@ impl<'a> Rename<'a> {
     }
 
     /// The whiteout that is left under the old name.
-    fn whiteout_file(&self) -> Option<NewFile<'a>> {
-        let file = |cred| NewFile { bits: mode::S_IFCHR, rdev: Some(0), target: None, cred };
-        self.whiteout.map(file)
+    fn whiteout_file(&self) -> Option<NewFile<'static>> {
+        self.whiteout.map(NewFile::whiteout)
     }
 
     fn check_targets(
@@ -135,7 +137,11 @@ impl<'a> Rename<'a> {
     }
 
     /// Both names are one entry: changes its spelling if it differs.
-    fn respell(&self, change: &mut Change<'_, '_>, held: &HeldRename<'_>) -> Result<Outcome<()>, Errno> {
+    fn respell(
+        &self,
+        change: &mut Change<'_, '_>,
+        held: &HeldRename<'_>,
+    ) -> Result<Outcome<Option<NewInode>>, Errno> {
         let (tx, now) = (change.tx, change.stamp());
         let dir = change.locked.get(self.dir);
         let is_as_it_was = dir.find(self.name)? == Some(held.source.child_ref());
@@ -145,11 +151,11 @@ impl<'a> Rename<'a> {
         dir.check_linked_dir()?;
         dir.check_can_remove_name()?;
         if !dir.respell(tx, self.new_name)? {
-            return Ok(Outcome::Saved(()));
+            return Ok(Outcome::Saved(None));
         }
         dir.note_names_changed(now);
         change.locked.get(held.source.inode.ino).attrs.zpl.ctime = now;
-        Ok(Outcome::Changed(()))
+        Ok(Outcome::Changed(None))
     }
 
     fn replace(
@@ -218,12 +224,17 @@ impl<'a> Rename<'a> {
     }
 
     /// Moves the name, and leaves a whiteout under the old one if requested.
-    fn move_name<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldRename<'f>) -> Result<(), Errno> {
+    fn move_name<'f>(
+        &self,
+        change: &mut Change<'_, 'f>,
+        held: &HeldRename<'f>,
+    ) -> Result<Option<NewInode>, Errno> {
         let (fs, tx) = (change.fs, change.tx);
+        let making = Making { tx, now: change.now, given: change.given };
         let created = match self.whiteout_file() {
             Some(file) => {
                 let parent = change.locked.get(self.dir);
-                Some(fs.new_object((tx, change.now), (&held.from, parent, None), &file, 1, held.acl_cost)?)
+                Some(fs.new_object(making, (&held.from, parent, None), &file, 1, held.acl_cost)?)
             }
             None => None,
         };
@@ -232,18 +243,21 @@ impl<'a> Rename<'a> {
         let replaced = self.replace(change, held, whiteout);
         match created {
             Some((object, attrs)) if replaced.is_ok() => {
+                let new = new_inode(&object, &attrs);
                 *change.new = Some(fs.hold_new(tx, object, attrs));
+                return Ok(Some(new));
             }
             Some((object, _)) => fs.set.destroy(tx, &object)?,
             None => {}
         }
-        replaced
+        replaced.map(|()| None)
     }
 }
 
 impl Operation for Rename<'_> {
     type Held<'f> = HeldRename<'f>;
-    type Done = ();
+    /// The whiteout.
+    type Done = Option<NewInode>;
     type Answer = ();
 
     fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldRename<'f>, ()>, Errno> {
@@ -326,7 +340,11 @@ impl Operation for Rename<'_> {
         inodes
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldRename<'f>) -> Result<Outcome<()>, Errno> {
+    fn run<'f>(
+        &self,
+        change: &mut Change<'_, 'f>,
+        held: &HeldRename<'f>,
+    ) -> Result<Outcome<Option<NewInode>>, Errno> {
         if held.is_respelling {
             return self.respell(change, held);
         }
@@ -365,10 +383,13 @@ impl Operation for Rename<'_> {
         if gains_dir && !loses_dir && links >= u64::from(LINK_MAX) {
             return Err(Errno::EMLINK);
         }
-        match target {
-            Some(target) if self.is_exchange() => self.exchange(change, held, target)?,
+        let whiteout = match target {
+            Some(target) if self.is_exchange() => {
+                self.exchange(change, held, target)?;
+                None
+            }
             _ => self.move_name(change, held)?,
-        }
+        };
         let now = change.stamp();
         for dir in [self.dir, self.new_dir] {
             change.locked.get(dir).note_names_changed(now);
@@ -376,10 +397,26 @@ impl Operation for Rename<'_> {
         for moved in [Some(source), target.as_ref()].into_iter().flatten() {
             change.locked.get(moved.inode.ino).attrs.zpl.ctime = now;
         }
-        Ok(Outcome::Changed(()))
+        Ok(Outcome::Changed(whiteout))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldRename<'f>, (): ()) -> Result<(), Errno> {
+    fn intent(
+        &self,
+        change: &mut Change<'_, '_>,
+        held: &HeldRename<'_>,
+        whiteout: &Option<NewInode>,
+    ) -> Intent<'_> {
+        let Rename { dir, name, new_dir, new_name, flags, .. } = *self;
+        let moved = held.source.inode.ino;
+        let whiteout = self.whiteout.zip(*whiteout);
+        let record = Record::Rename { dir, name, new_dir, new_name, flags, whiteout, moved };
+        let target = held.target.as_ref().filter(|_| !held.is_respelling).map(|target| target.inode.ino);
+        let unlinked = target.filter(|ino| change.is_gone(*ino));
+        let exchanged = target.filter(|_| self.is_exchange());
+        Intent::Renamed { record, moved: [Some(moved), exchanged], unlinked }
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldRename<'f>, _: Option<NewInode>) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -411,7 +448,7 @@ impl Fs {
         flags: u32,
         cred: &Cred,
     ) -> Result<(), Errno> {
-        self.execute(&Rename { dir, name, new_dir, new_name, flags, whiteout: Some(cred) })
+        self.execute(&Rename { dir, name, new_dir, new_name, flags, whiteout: Some(*cred) })
     }
 
     /// Whether `dir` is `above` or a descendant of it. The caller keeps directories from moving.

@@ -7,7 +7,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::Inode;
+use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::reservations::{NAME_BYTES_MAX, RESERVED, Reservation, ReservationsZap, STEPS_MAX, WORDS_MAX};
 use crate::types::{FILE_SIZE_MAX, Ino};
 use smallvec::smallvec;
@@ -135,7 +137,7 @@ impl Operation for Reserve {
         }
         let record_bytes = record.into();
         let reserve = HeldReserve { inode, block_bytes, before, base, record_bytes, missing, holes };
-        if reserve.extra_bytes(&self.range) > fs.set.usage().available_bytes {
+        if !fs.is_replaying && reserve.extra_bytes(&self.range) > fs.set.usage().available_bytes {
             return Err(Errno::ENOSPC);
         }
         if holes > 0 {
@@ -202,6 +204,11 @@ impl Operation for Reserve {
             fs.touch(tx, inode);
         }
         Ok(Outcome::Saved(()))
+    }
+
+    fn intent(&self, change: &mut Change<'_, '_>, _: &HeldReserve<'_>, (): &()) -> Intent<'_> {
+        let Reserve { ino, ref range, extends } = *self;
+        change.content_intent(ino, Record::Reserve { ino, range: range.clone(), extends })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldReserve<'f>, (): ()) -> Result<(), Errno> {

@@ -5,7 +5,9 @@ use crate::claims::sum;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
+use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::HeldZero;
 use terrane_dataset::Charge;
@@ -88,6 +90,14 @@ impl Operation for SetAttributes<'_> {
         zpl.mtime = set.mtime.map_or(zpl.mtime, at);
         zpl.ctime = set.ctime.map_or(now, encode_time);
         Ok(Outcome::Changed(()))
+    }
+
+    fn intent(&self, change: &mut Change<'_, '_>, _: &HeldSetattr<'_>, (): &()) -> Intent<'_> {
+        let record = Record::SetAttributes { ino: self.ino, set: self.set.clone() };
+        match self.set.size {
+            Some(_) => change.content_intent(self.ino, record),
+            None => Intent::Names(record),
+        }
     }
 
     fn end<'f>(&self, mut change: Change<'_, 'f>, held: &HeldSetattr<'f>, (): ()) -> Result<Attr, Errno> {

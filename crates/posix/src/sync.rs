@@ -6,7 +6,8 @@ use crate::types::Ino;
 use std::sync::atomic::Ordering;
 
 impl Fs {
-    /// Makes earlier changes of this inode durable, and with them the rest of their txg. `EIO`: a predecessor
+    /// Makes earlier changes of this inode durable. With them all earlier changes of names and attributes become durable,
+    /// of whatever inode. `EIO`: a predecessor
     /// lost changes of it. That repeats until a change was refused too; for a directory it happens once.
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
         self.refuse_sync(ino)?;
@@ -16,9 +17,17 @@ impl Fs {
     /// The same for a caller that only asks about its own recent changes, not about a predecessor's losses.
     pub fn make_durable(&self, ino: Ino) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
-        if let Some(txg) = inode.changed_txg() {
-            self.set.commit()?;
-            inode.clear_changed(txg);
+        if !inode.is_durable(inode.changes()) {
+            // A change is counted before it is recorded, but under the inode's lock. So what is counted here is in the
+            // records that are taken next, and a change that follows is counted as another one.
+            let changes = {
+                let _state = inode.read();
+                inode.changes()
+            };
+            if !self.intents.make_durable(ino) {
+                self.set.commit()?;
+            }
+            inode.note_durable(changes);
         }
         // Lost in this commit or an earlier one: no later commit brings the changes back.
         if inode.object().has_lost_changes() {

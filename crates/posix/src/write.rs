@@ -7,7 +7,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
+use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::reserve::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use smallvec::smallvec;
@@ -44,7 +46,8 @@ pub(crate) struct HeldWrite<'f> {
 
 impl Operation for Write<'_> {
     type Held<'f> = HeldWrite<'f>;
-    type Done = usize;
+    /// What was written.
+    type Done = Range<u64>;
     /// Bytes that were written.
     type Answer = usize;
 
@@ -77,7 +80,11 @@ impl Operation for Write<'_> {
         to_lock([&held.inode])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldWrite<'f>) -> Result<Outcome<usize>, Errno> {
+    fn run<'f>(
+        &self,
+        change: &mut Change<'_, 'f>,
+        held: &HeldWrite<'f>,
+    ) -> Result<Outcome<Range<u64>>, Errno> {
         let (fs, tx, inode) = (change.fs, change.tx, &held.inode);
         let state = change.locked.get(inode.ino);
         let offset = if self.flags.append { state.attrs.zpl.size } else { self.offset };
@@ -102,12 +109,23 @@ impl Operation for Write<'_> {
         if self.flags.kill_suidgid {
             inode.clear_set_ids(state);
         }
-        Ok(Outcome::Changed(data.len()))
+        Ok(Outcome::Changed(offset..end))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldWrite<'f>, written: usize) -> Result<usize, Errno> {
-        Ok(written)
+    fn intent(&self, change: &mut Change<'_, '_>, _: &HeldWrite<'_>, written: &Range<u64>) -> Intent<'_> {
+        let (ino, offset, kill_suidgid) = (self.ino, written.start, self.flags.kill_suidgid);
+        let data = self.data.get(..bytes_of(written)).unwrap_or(self.data);
+        change.content_intent(ino, Record::Write { ino, offset, data, kill_suidgid })
     }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldWrite<'f>, written: Range<u64>) -> Result<usize, Errno> {
+        Ok(bytes_of(&written))
+    }
+}
+
+/// Bytes of a range in memory.
+fn bytes_of(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).unwrap_or(usize::MAX)
 }
 
 /// A file of which a range is zeroed. Whole records inside the range become holes.
@@ -168,6 +186,10 @@ impl Operation for TruncateOnOpen {
         Ok(Outcome::Changed(()))
     }
 
+    fn intent(&self, change: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        change.content_intent(self.ino, Record::TruncateOnOpen { ino: self.ino })
+    }
+
     fn end<'f>(&self, change: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
         change.fs.forget_loss(self.ino);
         Ok(())
@@ -197,7 +219,7 @@ impl Operation for ZeroRange {
         // The space that it holds or has reserved is freed, or reserved again.
         let own = inode.object().used_bytes().saturating_add(fs.reservations.unwritten_bytes(&inode));
         let available = fs.set.usage().available_bytes.saturating_add(own);
-        if !self.punches && self.range.end - self.range.start > available {
+        if !self.punches && !fs.is_replaying && self.range.end - self.range.start > available {
             return Err(Errno::ENOSPC);
         }
         Ok(HoldResult::Held(HeldZero::of(inode)))
@@ -230,6 +252,11 @@ impl Operation for ZeroRange {
         }
         state.note_content_changed(change.now);
         Ok(Outcome::Changed(()))
+    }
+
+    fn intent(&self, change: &mut Change<'_, '_>, _: &HeldZero<'_>, (): &()) -> Intent<'_> {
+        let ZeroRange { ino, ref range, punches, keeps_size } = *self;
+        change.content_intent(ino, Record::ZeroRange { ino, range: range.clone(), punches, keeps_size })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldZero<'f>, (): ()) -> Result<(), Errno> {
@@ -409,6 +436,10 @@ mod tests {
             held: &O::Held<'f>,
         ) -> Result<Outcome<O::Done>, Errno> {
             self.operation.run(change, held)
+        }
+
+        fn intent(&self, change: &mut Change<'_, '_>, held: &O::Held<'_>, done: &O::Done) -> Intent<'_> {
+            self.operation.intent(change, held, done)
         }
 
         fn end<'f>(

@@ -16,8 +16,10 @@ use crate::hint::{self, WRITE_HINT};
 use crate::hint_rules::{HINT_RULES, HintRules};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
+use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::project::META_COPIES;
+use crate::record::Record;
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use crate::xattr_dir::XattrDir;
 use smallvec::smallvec;
@@ -205,6 +207,11 @@ impl Operation for PutXattr<'_> {
         set.map(Outcome::Saved)
     }
 
+    fn intent(&self, _: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        let PutXattr { ino, name, value, how, placement } = *self;
+        Intent::Names(Record::PutXattr { ino, name, value, how, placement })
+    }
+
     fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
         Ok(())
     }
@@ -255,6 +262,11 @@ impl Operation for RemoveXattr<'_> {
             (state.attrs.zpl.ctime, state.attrs.zpl.flags) = (ctime, flags);
         }
         removed.map(Outcome::Saved)
+    }
+
+    fn intent(&self, _: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        let RemoveXattr { ino, name } = *self;
+        Intent::Names(Record::RemoveXattr { ino, name })
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {

@@ -14,6 +14,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{ChildRef, KIND_FILE, State};
+use crate::intents::Intent;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Ino, XATTR_SIZE_MAX, mode};
 use smallvec::smallvec;
@@ -131,6 +132,11 @@ impl Operation for MoveXattrOwners<'_> {
             }
         }
         Ok(Outcome::Saved(()))
+    }
+
+    /// Callers never see these objects. A replay of what changed the owners moves them again.
+    fn intent(&self, _: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
+        Intent::Nothing
     }
 
     fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {

@@ -6,6 +6,13 @@ pub struct Writer {
     raw: Vec<u8>,
 }
 
+impl From<Vec<u8>> for Writer {
+    /// Appends to these bytes, in their buffer.
+    fn from(raw: Vec<u8>) -> Self {
+        Writer { raw }
+    }
+}
+
 impl Writer {
     /// An empty buffer that has not allocated yet.
     pub fn new() -> Self {

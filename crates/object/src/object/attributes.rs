@@ -18,6 +18,11 @@ pub(crate) struct UnreadSpill {
 }
 
 impl Object {
+    /// Slots of its dnode, which never change.
+    pub fn dnode_slots(&self) -> u8 {
+        self.state.read().dnode.slots
+    }
+
     /// The bonus, as the open txg sees it.
     pub fn bonus(&self) -> Arc<Vec<u8>> {
         self.state.read().dnode.bonus.clone()

@@ -1,11 +1,11 @@
 //! Creating and destroying objects, and their numbers.
 
 use super::ObjectSet;
-use crate::dnode::{Dnode, SLOT_BYTES, SLOTS_MAX, check_block_bytes, dnodes_in};
+use crate::dnode::{Dnode, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK, check_block_bytes, dnodes_in};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::object::{Object, check_fits};
-use crate::object_alloc::{NUMBERS_END, ObjectAllocator, add_slots};
+use crate::object_alloc::{NUMBERS_END, ObjectAllocator, add_slots, is_possible};
 use std::sync::Arc;
 use terrane_format::Feature;
 use terrane_pool::Tx;
@@ -34,6 +34,28 @@ impl ObjectSet {
     /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left. `Invalid`: no object
     /// can have these sizes.
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
+        self.create_as(tx, spec, None)
+    }
+
+    /// Creates an object with a given number, for a replay of changes. The number may be withheld.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), and `NumberTaken`.
+    pub fn create_numbered(
+        &self,
+        tx: &Tx,
+        spec: ObjectSpec,
+        id: ObjectId,
+    ) -> Result<Arc<Object>, ObjectError> {
+        self.create_as(tx, spec, Some(id))
+    }
+
+    fn create_as(
+        &self,
+        tx: &Tx,
+        spec: ObjectSpec,
+        number: Option<ObjectId>,
+    ) -> Result<Arc<Object>, ObjectError> {
         self.check_writable()?;
         check_block_bytes(spec.block_size, self.pool.max_block())?;
         let (what, requested) = ("dnode slots", u64::from(spec.dnode_slots));
@@ -49,7 +71,11 @@ impl ObjectSet {
         if let Some(spill) = &spec.spill {
             check_fits("spill", self.spill_max(), spill.len())?;
         }
-        let id = ObjectId(self.take_number(u32::from(spec.dnode_slots))?);
+        let slots = u32::from(spec.dnode_slots);
+        let id = match number {
+            Some(id) => self.take_given(id, slots)?,
+            None => ObjectId(self.take_number(slots)?),
+        };
         let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
         let object = self.table.add(id, dnode);
         object.set_attributes(tx, spec.bonus, spec.spill)?;
@@ -78,6 +104,33 @@ impl ObjectSet {
         allocator.take_new(slots).ok_or(too_big)
     }
 
+    fn take_given(&self, id: ObjectId, slots: u32) -> Result<ObjectId, ObjectError> {
+        let taken = ObjectError::NumberTaken(id);
+        if !is_possible(id.0, slots) {
+            return Err(taken);
+        }
+        let mut allocator = self.allocator.lock();
+        let stored = self.stored_slots(id.0 / SLOTS_PER_BLOCK)?;
+        if allocator.take_given(id.0, slots, stored) { Ok(id) } else { Err(taken) }
+    }
+
+    /// The slots of a dnode block that stored dnodes use.
+    fn stored_slots(&self, block: u64) -> Result<u32, ObjectError> {
+        if block >= self.dnodes.block_count() {
+            return Ok(0);
+        }
+        self.slots_in(block, &self.dnodes.read_block(block)?)
+    }
+
+    fn slots_in(&self, block: u64, raw: &[u8]) -> Result<u32, ObjectError> {
+        let at = format_args!("object set {} dnode block {block}", self.id);
+        let mut used = IdMap::default();
+        for (offset, dnode) in dnodes_in(raw, &at)? {
+            add_slots(&mut used, (offset / SLOT_BYTES) as u64, dnode.slots);
+        }
+        Ok(used.get(&0).copied().unwrap_or(0))
+    }
+
     fn search_for_free(&self, allocator: &mut ObjectAllocator) -> Result<(), ObjectError> {
         let mut found = false;
         for _ in 0..SEARCH_BLOCKS {
@@ -87,12 +140,7 @@ impl ObjectSet {
                 Err(ObjectError::Pool(PoolError::Corrupt(_))) => continue,
                 raw => raw?,
             };
-            let at = format_args!("object set {} dnode block {block}", self.id);
-            let mut used = IdMap::default();
-            for (offset, dnode) in dnodes_in(&raw, &at)? {
-                add_slots(&mut used, (offset / SLOT_BYTES) as u64, dnode.slots);
-            }
-            found |= allocator.add_unused(block, !used.get(&0).copied().unwrap_or(0));
+            found |= allocator.add_unused(block, !self.slots_in(block, &raw)?);
         }
         allocator.end_search(found);
         Ok(())
@@ -105,6 +153,17 @@ impl ObjectSet {
         let is_free = |number: &u64| !matches!(self.stored_dnode(ObjectId(*number)), Ok(Some(_)));
         let unused: Vec<u64> = numbers.into_iter().filter(is_free).collect();
         self.allocator.lock().withhold(unused);
+    }
+
+    /// Withholds these slots from all objects, except those that are created with a number, until
+    /// [`release_slots`](Self::release_slots).
+    pub fn withhold_slots(&self, slots: impl IntoIterator<Item = u64>) {
+        self.allocator.lock().withhold(slots);
+    }
+
+    /// Ends [`withhold_slots`](Self::withhold_slots) for these slots.
+    pub fn release_slots(&self, slots: impl IntoIterator<Item = u64>) {
+        self.allocator.lock().release(slots);
     }
 
     /// Destroys the object and frees all its blocks; large ones over many txgs.

@@ -1,0 +1,391 @@
+//! Intents: what has changed since the last commit, as records in memory.
+//!
+//! An `fsync` hands records to the pool's intent log, which is cheaper than a commit. There are two kinds of lists. The
+//! *names* are all changes of names and attributes in their order. The *contents* are one list for each inode: writes,
+//! sizes, ranges. An `fsync` logs all names, and the contents of its inode. So a log never has a change of names
+//! without all changes of names before it, nor one of an inode's contents without all contents of that inode before it.
+//! No other dependency between changes matters: a renamed file takes its contents along to the names.
+//!
+//! Records are kept by txg, and vanish with the commit of their txg. What has no record, or too many bytes of records,
+//! needs a commit. It is *marked*: an inode in its txg, or the whole file system in [`Intents::lost_txg`].
+//!
+//! Invariant: for each txg that is not durable, a list without a mark, together with the frames that were handed to the
+//! log, has all changes of that txg that belong into it.
+
+use crate::record::Record;
+use crate::types::{Ino, Time};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_format::log::Frame;
+use terrane_pool::{LogFailed, LogTicket, Pool};
+use terrane_wire::{IdMap, ObjsetId, Txg, Writer};
+
+/// Most bytes of all lists together.
+const BYTES_MAX: usize = 16 << 20;
+
+thread_local! {
+    /// The record that this thread encodes.
+    static BODY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What an operation says about its change, once it is made.
+pub(crate) enum Intent<'a> {
+    /// A crash may undo it, or nobody can see it.
+    Nothing,
+    /// Names and attributes.
+    Names(Record<'a>),
+    /// Names and attributes, where inodes get or lose names.
+    Renamed {
+        record: Record<'a>,
+        /// They have a new name, so their contents go along.
+        moved: [Option<Ino>; 2],
+        /// It has no name any more and never gets one again, so its contents do not matter.
+        unlinked: Option<Ino>,
+    },
+    /// The contents of this inode, and with them its attributes.
+    Content(Ino, Record<'a>),
+    /// Contents of this inode, without a record.
+    Unrecorded(Ino),
+}
+
+/// The log that takes the records.
+pub(crate) trait IntentLog: Send + Sync {
+    /// See [`Pool::next_change`].
+    fn next_change(&self) -> u64;
+    /// See [`Pool::log_bytes_max`].
+    fn bytes_max(&self) -> usize;
+    /// See [`Pool::log`].
+    fn log(&self, frames: Vec<u8>) -> Option<Ticket>;
+    /// See [`Pool::wait_logged`].
+    fn wait(&self, ticket: Ticket) -> Result<(), LogFailed>;
+    /// The newest durable txg.
+    fn synced_txg(&self) -> u64;
+}
+
+/// Names all frames that were logged until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ticket {
+    Pool(LogTicket),
+    #[cfg(test)]
+    Test(u64),
+}
+
+/// The pool's log.
+pub(crate) struct PoolLog(pub Arc<Pool>);
+
+impl IntentLog for PoolLog {
+    fn next_change(&self) -> u64 {
+        self.0.next_change()
+    }
+
+    fn bytes_max(&self) -> usize {
+        self.0.log_bytes_max()
+    }
+
+    fn log(&self, frames: Vec<u8>) -> Option<Ticket> {
+        self.0.log(frames).map(Ticket::Pool)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), LogFailed> {
+        match ticket {
+            Ticket::Pool(ticket) => self.0.wait_logged(ticket),
+            #[cfg(test)]
+            Ticket::Test(_) => Err(LogFailed),
+        }
+    }
+
+    fn synced_txg(&self) -> u64 {
+        self.0.synced_txg().0
+    }
+}
+
+/// No log: all changes need a commit.
+pub(crate) struct NoLog;
+
+impl IntentLog for NoLog {
+    fn next_change(&self) -> u64 {
+        0
+    }
+
+    fn bytes_max(&self) -> usize {
+        0
+    }
+
+    fn log(&self, _: Vec<u8>) -> Option<Ticket> {
+        None
+    }
+
+    fn wait(&self, _: Ticket) -> Result<(), LogFailed> {
+        Err(LogFailed)
+    }
+
+    fn synced_txg(&self) -> u64 {
+        0
+    }
+}
+
+/// Frames of an inode's contents.
+#[derive(Default)]
+struct Contents {
+    frames: Vec<u8>,
+    /// There were more, or some without a record. Then there are no frames.
+    is_marked: bool,
+}
+
+/// The records of one txg.
+#[derive(Default)]
+struct TxgIntents {
+    txg: u64,
+    /// Frames.
+    names: Vec<u8>,
+    contents: IdMap<Ino, Contents>,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// Oldest first. Only the last one gets records.
+    txgs: VecDeque<TxgIntents>,
+    /// Bytes of all frames.
+    bytes: usize,
+    /// The newest frames that were logged, and their txg.
+    logged: Option<(Ticket, u64)>,
+}
+
+impl Lists {
+    /// Forgets what a commit has made durable. The caller drops it after the lock.
+    fn take_durable(&mut self, synced: u64) -> Vec<TxgIntents> {
+        let mut durable = Vec::new();
+        while let Some(oldest) = self.txgs.pop_front_if(|oldest| oldest.txg <= synced) {
+            durable.push(oldest);
+        }
+        if !durable.is_empty() {
+            self.count();
+        }
+        durable
+    }
+
+    fn count(&mut self) {
+        let contents = |txg: &TxgIntents| txg.contents.values().map(|own| own.frames.len()).sum::<usize>();
+        self.bytes = self.txgs.iter().map(|txg| txg.names.len() + contents(txg)).sum();
+    }
+
+    fn of_txg(&mut self, txg: u64) -> &mut TxgIntents {
+        if self.txgs.back().is_none_or(|newest| newest.txg != txg) {
+            self.txgs.push_back(TxgIntents { txg, ..TxgIntents::default() });
+        }
+        self.txgs.back_mut().expect("added above")
+    }
+
+    fn names_bytes(&self) -> usize {
+        self.txgs.iter().map(|txg| txg.names.len()).sum()
+    }
+
+    fn contents_bytes(&self, ino: Ino) -> usize {
+        self.txgs.iter().filter_map(|txg| txg.contents.get(&ino)).map(|own| own.frames.len()).sum()
+    }
+
+    fn is_marked(&self, ino: Ino) -> bool {
+        self.txgs.iter().any(|txg| txg.contents.get(&ino).is_some_and(|own| own.is_marked))
+    }
+
+    /// Forgets an inode's contents, and its mark.
+    fn drop_contents(&mut self, ino: Ino) {
+        for txg in &mut self.txgs {
+            self.bytes -= txg.contents.remove(&ino).map_or(0, |own| own.frames.len());
+        }
+    }
+
+    /// The contents of an inode need a commit of this txg.
+    fn mark(&mut self, txg: u64, ino: Ino) {
+        self.drop_contents(ino);
+        self.of_txg(txg).contents.insert(ino, Contents { frames: Vec::new(), is_marked: true });
+    }
+
+    /// Puts an inode's contents to the names. False: they need a commit.
+    fn move_to_names(&mut self, ino: Ino) -> bool {
+        if self.is_marked(ino) {
+            return false;
+        }
+        for txg in &mut self.txgs {
+            if let Some(own) = txg.contents.remove(&ino) {
+                txg.names.extend_from_slice(&own.frames);
+            }
+        }
+        true
+    }
+
+    /// Takes all names, and an inode's contents.
+    fn take(&mut self, ino: Ino) -> Vec<u8> {
+        let mut taken = Vec::new();
+        let mut append = |frames: Vec<u8>| match taken.is_empty() {
+            true => taken = frames,
+            false => taken.extend_from_slice(&frames),
+        };
+        for txg in &mut self.txgs {
+            append(std::mem::take(&mut txg.names));
+            txg.contents.remove(&ino).into_iter().for_each(|own| append(own.frames));
+        }
+        self.bytes -= taken.len();
+        taken
+    }
+}
+
+/// The records of a file system.
+pub(crate) struct Intents {
+    log: Box<dyn IntentLog>,
+    set: ObjsetId,
+    lists: Mutex<Lists>,
+    /// Newest txg of a change whose record is lost: until it is durable, no record may be logged. Changes under the lock of
+    /// `lists`, except where nothing is recorded.
+    lost_txg: AtomicU64,
+}
+
+impl Intents {
+    pub fn new(log: Box<dyn IntentLog>, set: ObjsetId) -> Self {
+        Intents { log, set, lists: Mutex::default(), lost_txg: AtomicU64::new(0) }
+    }
+
+    /// Whether a change of this txg should be recorded. If not, it has been noted that it needs a commit.
+    pub fn records(&self, txg: Txg) -> bool {
+        if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
+            return false;
+        }
+        if self.log.bytes_max() == 0 {
+            self.lost_txg.fetch_max(txg.0, Ordering::AcqRel);
+            return false;
+        }
+        true
+    }
+
+    /// A change of this txg has no record: all changes until then need a commit.
+    pub fn lose(&self, txg: Txg) {
+        let mut lists = self.lists.lock();
+        self.lose_all(&mut lists, txg.0);
+    }
+
+    fn lose_all(&self, lists: &mut Lists, txg: u64) {
+        self.lost_txg.fetch_max(txg, Ordering::AcqRel);
+        lists.txgs.clear();
+        lists.bytes = 0;
+    }
+
+    /// Records a change. The caller is in the txg and has locked the inodes that it has changed.
+    pub fn add(&self, txg: Txg, now: Time, intent: &Intent<'_>) {
+        let record = match intent {
+            Intent::Nothing => return,
+            Intent::Unrecorded(ino) => return self.lists.lock().mark(txg.0, *ino),
+            Intent::Names(record) | Intent::Renamed { record, .. } | Intent::Content(_, record) => record,
+        };
+        let bytes_max = self.log.bytes_max();
+        if record.bytes_min() > bytes_max {
+            return self.drop_large(txg, intent);
+        }
+        BODY.with_borrow_mut(|body| {
+            body.clear();
+            let mut writer = Writer::from(std::mem::take(body));
+            record.write(now, &mut writer);
+            *body = writer.into_bytes();
+            let durable = self.append(txg, intent, body, bytes_max);
+            drop(durable);
+            if body.capacity() > bytes_max {
+                *body = Vec::new();
+            }
+        });
+    }
+
+    fn drop_large(&self, txg: Txg, intent: &Intent<'_>) {
+        match intent {
+            Intent::Content(ino, _) => self.lists.lock().mark(txg.0, *ino),
+            _ => self.lose(txg),
+        }
+    }
+
+    /// Returns what a commit has made durable meanwhile, for the caller to drop.
+    fn append(&self, txg: Txg, intent: &Intent<'_>, body: &[u8], bytes_max: usize) -> Vec<TxgIntents> {
+        let lists = &mut *self.lists.lock();
+        if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
+            return Vec::new();
+        }
+        let is_new_txg = lists.txgs.back().is_none_or(|newest| newest.txg != txg.0);
+        let mut durable = if is_new_txg { lists.take_durable(self.log.synced_txg()) } else { Vec::new() };
+        // Its number is taken under the lock, so that the names are in the order of their numbers.
+        let frame = Frame { set: self.set, change: self.log.next_change(), txg, body };
+        let newest = lists.of_txg(txg.0);
+        let (list, owner) = match intent {
+            Intent::Content(ino, _) => {
+                let own = newest.contents.entry(*ino).or_default();
+                if own.is_marked {
+                    return durable;
+                }
+                (&mut own.frames, Some(*ino))
+            }
+            _ => (&mut newest.names, None),
+        };
+        let before = list.len();
+        frame.append_to(list);
+        lists.bytes += list.len() - before;
+        if let Intent::Renamed { moved, unlinked, .. } = intent {
+            unlinked.iter().for_each(|ino| lists.drop_contents(*ino));
+            for ino in moved.iter().flatten() {
+                if !lists.move_to_names(*ino) {
+                    self.lose_all(lists, txg.0);
+                }
+            }
+        }
+        let is_too_large = |lists: &Lists| {
+            let own = owner.map_or_else(|| lists.names_bytes(), |ino| lists.contents_bytes(ino));
+            (own > bytes_max, lists.bytes > BYTES_MAX)
+        };
+        if is_too_large(lists) != (false, false) {
+            durable.append(&mut lists.take_durable(self.log.synced_txg()));
+        }
+        match (is_too_large(lists), owner) {
+            ((true, false), Some(ino)) => lists.mark(txg.0, ino),
+            ((false, false), _) => {}
+            _ => self.lose_all(lists, txg.0),
+        }
+        durable
+    }
+
+    /// Logs all names and the contents of an inode, and waits until they are durable. False: they need a commit.
+    pub fn make_durable(&self, ino: Ino) -> bool {
+        let synced = self.log.synced_txg();
+        let is_lost = || self.lost_txg.load(Ordering::Acquire) > synced;
+        let logged = {
+            let mut locked = self.lists.lock();
+            let lists = &mut *locked;
+            let durable = lists.take_durable(synced);
+            let bytes = lists.names_bytes() + lists.contents_bytes(ino);
+            let bytes_max = self.log.bytes_max();
+            if bytes_max == 0 || is_lost() || lists.is_marked(ino) || bytes > bytes_max {
+                return false;
+            }
+            if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {
+                match self.log.log(lists.take(ino)) {
+                    Some(ticket) => lists.logged = Some((ticket, newest)),
+                    None => {
+                        self.lose_all(lists, newest);
+                        return false;
+                    }
+                }
+            }
+            // Records that were logged before this call may concern the inode too.
+            lists.logged = lists.logged.filter(|(_, txg)| *txg > synced);
+            let logged = lists.logged;
+            drop(locked);
+            drop(durable);
+            logged
+        };
+        let Some((ticket, txg)) = logged else { return true };
+        let waited = self.log.wait(ticket);
+        if waited.is_err() {
+            let mut lists = self.lists.lock();
+            let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
+            self.lose_all(&mut lists, newest);
+        }
+        waited.is_ok()
+    }
+}
