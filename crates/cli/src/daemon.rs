@@ -315,6 +315,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     let inherits = plan.inherited.is_some();
     let known = plan.inherited.as_ref().map(|inherited| inherited.facts.devices.as_slice());
     let open_pool = OpenPool::open_known(&plan.target, &plan.import, known.unwrap_or_default())?;
+    let open_pool = open_pool.replayed(&mut |_| true)?;
     let pool = Arc::clone(&open_pool.pool);
     if let Some(path) = &plan.record
         && let Err(failure) = start_recording(&pool, path)

@@ -16,10 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWri
 use std::time::{Duration, Instant};
 use terrane_dataset::{Dataset, DatasetError, Datasets};
 use terrane_device::{Backing, Device, Identity, OpenMode};
+use terrane_format::log::OwnedFrame;
 use terrane_object::ObjectSets;
 use terrane_pool::{ImportOptions, Pool};
-use terrane_posix::Fs;
+use terrane_posix::{Fs, replay_pool};
 use terrane_store::env::SystemEnv;
+use terrane_wire::ObjsetId;
 
 /// Block cache of a command that reads a little and exits.
 const TOOL_CACHE_BYTES: usize = 64 << 20;
@@ -199,7 +201,43 @@ pub fn tool_options(mode: OpenMode) -> ImportOptions {
 
 impl OpenPool {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<OpenPool> {
-        OpenPool::open_known(target, options, &[])
+        OpenPool::open_known(target, options, &[])?.replayed(&mut |_| true)
+    }
+
+    /// Makes again what the intent log has, before anyone uses the pool. `begin`: as in [`replay_pool`].
+    pub fn replayed(self, begin: &mut dyn FnMut(&OwnedFrame) -> bool) -> Outcome<OpenPool> {
+        let Some(log) = self.pool.unreplayed_log() else { return Ok(self) };
+        let name = self.pool.name();
+        if self.pool.is_read_only() {
+            log::warn!(
+                "pool {name}: {} records of the intent log are not shown in a read-only import",
+                log.records
+            );
+            return Ok(self);
+        }
+        let mut open = |set: ObjsetId| {
+            let found = self.find_by_set(set.0)?.map(|view| view.dataset());
+            found.ok_or_else(|| DatasetError::Unknown { name: format!("object set {set}"), nearest: None })
+        };
+        match replay_pool(&self.pool, &mut open, begin) {
+            Ok(count) => {
+                log::info!("pool {name}: {count} changes replayed that no commit contained");
+                Ok(self)
+            }
+            Err(error) => {
+                // Nothing of it may be committed.
+                self.pool.abandon();
+                let remedy = format!(
+                    "`terrane pool import --discard-log {name}` gives up what was synced after the last commit"
+                );
+                Err(Failure::refused(
+                    format_args!("pool {name}, intent log"),
+                    "records that can be replayed",
+                    error,
+                    remedy,
+                ))
+            }
+        }
     }
 
     /// The same for a successor of another server. Before anything is written, each device must be one of

@@ -21,8 +21,8 @@ use std::time::Duration;
 use terrane_cache::parts::{PART_CACHE_DIVISOR, PartCache};
 use terrane_device::{Device, DeviceKind};
 use terrane_format::Feature;
-use terrane_format::features::FeatureState;
 use terrane_format::boot_ptr::BootPtr;
+use terrane_format::features::FeatureState;
 use terrane_format::label::{
     ANCHORS, DeviceRow, DeviceState, LABEL_BYTES, Label, Role, is_pool_name, second_label_offset,
 };

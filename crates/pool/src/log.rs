@@ -95,7 +95,8 @@ impl FoundLog {
     /// Adds records that the commit does not contain. Records may be there already.
     fn add(&mut self, records: impl IntoIterator<Item = OwnedFrame>) {
         let LogHead { after, replayed, .. } = self.head;
-        self.records.extend(records.into_iter().filter(|record| record.txg > after && record.change > replayed));
+        self.records
+            .extend(records.into_iter().filter(|record| record.txg > after && record.change > replayed));
         self.records.sort_by_key(|record| record.change);
         self.records.dedup_by_key(|record| record.change);
     }
@@ -170,32 +171,34 @@ impl Pool {
     /// the imported txg, so they are not added.
     pub fn add_kept_changes(&self, incarnation: u64, changes: impl IntoIterator<Item = OwnedFrame>) -> bool {
         let mut found = self.log.found.lock();
-        let Some(found) = found.as_mut().filter(|found| found.head.incarnation == incarnation) else { return false };
+        let Some(found) = found.as_mut().filter(|found| found.head.incarnation == incarnation) else {
+            return false;
+        };
         found.add(changes);
         true
     }
 
-    /// Calls `replay` on each record that is to be replayed, in order. It notes each repeated change by
-    /// [`note_replayed`](Pool::note_replayed). Then it commits, and the log is done with. Returns the number of records.
+    /// Calls `replay` with the records that are to be replayed, in order. It notes each repeated change by
+    /// [`note_replayed`](Pool::note_replayed). Then this commits, and the log is done with.
     ///
     /// # Errors
     /// The error of `replay`, or of the commit. The records stay in the log.
     pub fn replay_log<E: From<PoolError>>(
         self: &Arc<Self>,
-        mut replay: impl FnMut(&Frame<'_>) -> Result<(), E>,
-    ) -> Result<u64, E> {
+        replay: impl FnOnce(&[OwnedFrame]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let take = |found: &mut FoundLog| std::mem::take(&mut found.records);
         let records = self.log.found.lock().as_mut().map(take).unwrap_or_default();
-        let outcome = records.iter().try_for_each(|record| replay(&record.as_frame()));
+        let outcome = replay(&records);
         if let Some(found) = &mut *self.log.found.lock() {
             match &outcome {
                 Ok(()) => found.ended = Some(found.replayed.last().map_or(Txg(0), |(txg, _)| *txg)),
-                Err(_) => found.records = records.clone(),
+                Err(_) => found.records = records,
             }
         }
         outcome?;
         self.commit_txg(self.admission.open())?;
-        Ok(records.len() as u64)
+        Ok(())
     }
 
     /// The transaction repeats the change with this number, or what of it was left to do. So its txg contains all changes up to that.

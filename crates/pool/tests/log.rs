@@ -44,15 +44,17 @@ fn open_log(pool: &Arc<Pool>) {
 /// The numbers of the changes that a replay repeats.
 fn replayed(pool: &Arc<Pool>) -> Vec<u64> {
     let mut found = Vec::new();
-    let outcome = pool.replay_log::<PoolError>(|frame| {
-        assert_eq!(frame.set, ObjsetId(9));
-        let right: Vec<u8> =
-            (0..frame.body.len()).map(|at| (frame.change as usize * 31 + at) as u8).collect();
-        assert_eq!(frame.body, right);
-        found.push(frame.change);
-        Ok(())
-    });
-    assert_eq!(outcome.unwrap(), found.len() as u64);
+    let check = |records: &[OwnedFrame]| {
+        for record in records {
+            assert_eq!(record.set, ObjsetId(9));
+            let right: Vec<u8> =
+                (0..record.body.len()).map(|at| (record.change as usize * 31 + at) as u8).collect();
+            assert_eq!(record.body, right);
+            found.push(record.change);
+        }
+        Ok::<(), PoolError>(())
+    };
+    pool.replay_log(check).unwrap();
     found
 }
 
@@ -153,19 +155,16 @@ fn a_crash_during_the_replay_replays_the_rest() {
     let numbers: Vec<u64> = (0..9).map(|_| change_and_log(&pool, 100).unwrap().0).collect();
     let device = device.after_power_loss(1);
     let (again, _) = import(&device, 3).unwrap();
-    let mut seen = 0;
-    let stopped = again.replay_log(|frame| {
-        seen += 1;
-        if seen == 5 {
-            return Err(PoolError::ReadOnly);
+    let stopped = again.replay_log(|records| {
+        for (nth, record) in records.iter().take(4).enumerate() {
+            let tx = again.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap();
+            again.note_replayed(&tx, record.change);
+            drop(tx);
+            if nth == 2 {
+                again.commit().unwrap();
+            }
         }
-        let tx = again.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap();
-        again.note_replayed(&tx, frame.change);
-        drop(tx);
-        if seen == 3 {
-            again.commit().unwrap();
-        }
-        Ok(())
+        Err(PoolError::ReadOnly)
     });
     assert!(matches!(stopped, Err(PoolError::ReadOnly)));
     assert!(again.unreplayed_log().is_some());
@@ -361,21 +360,23 @@ fn kept_changes_are_replayed_with_the_log() {
         assert!(!again.add_kept_changes(incarnation + 1, all()), "not of this server");
         assert!(again.add_kept_changes(incarnation, all()));
         let mut seen = Vec::new();
-        let stopped = again.replay_log(|frame| {
-            if seen.len() == 3 {
-                return Err(PoolError::ReadOnly);
+        let stopped = again.replay_log(|records| {
+            for record in &records[..3] {
+                seen.push(record.change);
+                let tx = again.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap();
+                again.note_replayed(&tx, record.change);
             }
-            seen.push(frame.change);
-            let tx = again.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap();
-            again.note_replayed(&tx, frame.change);
-            Ok(())
+            Err(PoolError::ReadOnly)
         });
         assert!(stopped.is_err());
         again.commit().unwrap();
         let device = device.after_power_loss(2);
         let again = import_expecting(&device);
         assert!(again.add_kept_changes(incarnation, all()));
-        assert_eq!((seen, replayed(&again)), ((first..first + 3).collect(), (first + 3..first + 6).collect()));
+        assert_eq!(
+            (seen, replayed(&again)),
+            ((first..first + 3).collect(), (first + 3..first + 6).collect())
+        );
         let again = import_expecting(&device.after_power_loss(3));
         assert!(!again.add_kept_changes(incarnation, all()), "they are all committed");
     }

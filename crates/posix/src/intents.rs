@@ -20,7 +20,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_format::log::Frame;
-use terrane_pool::{LogFailed, LogTicket, Pool};
+use terrane_pool::Pool;
+use terrane_store::log::{LogFailed, LogTicket};
 use terrane_wire::{IdMap, ObjsetId, Txg, Writer};
 
 /// Most bytes of all lists together.
@@ -58,7 +59,9 @@ pub(crate) trait IntentLog: Send + Sync {
     /// See [`Pool::log_bytes_max`].
     fn bytes_max(&self) -> usize;
     /// See [`Pool::log`].
-    fn log(&self, frames: Vec<u8>) -> Option<Ticket>;
+    fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
+    /// See [`Pool::want_log`].
+    fn want(&self) {}
     /// See [`Pool::wait_logged`].
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed>;
     /// The newest durable txg.
@@ -85,8 +88,12 @@ impl IntentLog for PoolLog {
         self.0.log_bytes_max()
     }
 
-    fn log(&self, frames: Vec<u8>) -> Option<Ticket> {
-        self.0.log(frames).map(Ticket::Pool)
+    fn want(&self) {
+        self.0.want_log();
+    }
+
+    fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket> {
+        self.0.log(&frames, newest).map(Ticket::Pool)
     }
 
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed> {
@@ -114,7 +121,7 @@ impl IntentLog for NoLog {
         0
     }
 
-    fn log(&self, _: Vec<u8>) -> Option<Ticket> {
+    fn log(&self, _: Vec<u8>, _: Txg) -> Option<Ticket> {
         None
     }
 
@@ -360,11 +367,14 @@ impl Intents {
             let durable = lists.take_durable(synced);
             let bytes = lists.names_bytes() + lists.contents_bytes(ino);
             let bytes_max = self.log.bytes_max();
+            if bytes_max == 0 {
+                self.log.want();
+            }
             if bytes_max == 0 || is_lost() || lists.is_marked(ino) || bytes > bytes_max {
                 return false;
             }
             if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {
-                match self.log.log(lists.take(ino)) {
+                match self.log.log(lists.take(ino), Txg(newest)) {
                     Some(ticket) => lists.logged = Some((ticket, newest)),
                     None => {
                         self.lose_all(lists, newest);

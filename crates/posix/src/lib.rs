@@ -77,6 +77,7 @@ mod project;
 mod record;
 mod rename;
 mod replay;
+mod replay_pool;
 mod reservations;
 mod reserve;
 mod rewrite;
@@ -111,6 +112,7 @@ pub use jobs::{
 };
 pub use losses::Loss;
 pub use replay::{ReplayCause, ReplayError, Replayed};
+pub use replay_pool::{ReplayFailure, replay_pool};
 pub use reservations::is_reservation;
 pub use reserve::ReservedBytes;
 pub use rewrite::{Recompress, Rewrite, RewriteRelocated, ShrinkDirs};

@@ -184,6 +184,9 @@ impl Fs {
     pub(crate) fn open_as(dataset: Arc<Dataset>, opening: Opening) -> Result<Arc<Fs>, DatasetError> {
         let Opening { losses, is_replaying, log } = opening;
         let set = Arc::clone(dataset.object_set());
+        if !is_replaying && !dataset.is_snapshot() && !set.pool().is_read_only() {
+            refuse_unreplayed(&dataset)?;
+        }
         let master: Master = Arc::clone(dataset.shared_master());
         let required = |name| required_entry(&master.lock(), name);
         let version = required(VERSION)?;
@@ -357,6 +360,18 @@ pub(crate) fn layouts_of(dataset: &Dataset) -> Result<Layouts, DatasetError> {
     let attributes = zap(required_entry(&dataset.shared_master().lock(), SA_ATTRS)?)?;
     let registry = zap(required_entry(&attributes, REGISTRY)?)?;
     Ok(Layouts::load(&registry, zap(required_entry(&attributes, LAYOUTS)?)?)?)
+}
+
+/// Changes now would come before those that are in the log.
+fn refuse_unreplayed(dataset: &Dataset) -> Result<(), DatasetError> {
+    match dataset.object_set().pool().unreplayed_log() {
+        None => Ok(()),
+        Some(log) => Err(DatasetError::Damaged {
+            at: "the intent log",
+            expected: "all records replayed before a data set is opened".to_string(),
+            found: format!("{} records", log.records),
+        }),
+    }
 }
 
 fn required_entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {

@@ -134,6 +134,8 @@ impl Change<'_, '_> {
 pub(crate) struct Given {
     pub now: Time,
     pub new: Option<NewInode>,
+    /// Number of the record.
+    pub change: u64,
 }
 
 impl Fs {
@@ -190,6 +192,9 @@ impl Fs {
                     return Err(errno);
                 }
             };
+            if let Some(given) = given {
+                tx.pool().note_replayed(&tx, given.change);
+            }
             if self.intents.records(tx.txg()) {
                 let intent = operation.intent(&mut change, &held, &done);
                 self.intents.add(tx.txg(), now, &intent);

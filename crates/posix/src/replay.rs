@@ -127,10 +127,17 @@ impl From<NoRecord> for ReplayCause {
 }
 
 /// A record, and the frame that it came in.
-struct Parsed<'a> {
+pub(crate) struct Parsed<'a> {
     frame: Frame<'a>,
     now: Time,
     record: Record<'a>,
+}
+
+impl Parsed<'_> {
+    /// Slots that the inode of the record must get, if it creates one.
+    pub fn slots(&self) -> impl Iterator<Item = u64> {
+        self.record.new_inode().into_iter().flat_map(slots_of)
+    }
 }
 
 impl Fs {
@@ -162,14 +169,11 @@ impl Fs {
             let (expected, found) = ("that of one record".to_string(), frame.change.to_string());
             return Err(self.stopped(*frame, ReplayCause::Damaged { what: "number", expected, found }));
         }
-        let parsed = order.iter().map(|frame| match Record::parse(frame.body) {
-            Ok((now, record)) => Ok(Parsed { frame: *frame, now, record }),
-            Err(error) => Err(self.stopped(*frame, error.into())),
-        });
-        let parsed: Vec<Parsed<'_>> = parsed.collect::<Result<_, _>>()?;
+        let parsed: Vec<Parsed<'_>> =
+            order.iter().map(|frame| self.parse_record(*frame)).collect::<Result<_, _>>()?;
         // Operations also create objects that have no record, such as values of extended attributes. Those must not
         // take the number of an inode that is created later.
-        let slots = || parsed.iter().filter_map(|change| change.record.new_inode()).flat_map(slots_of);
+        let slots = || parsed.iter().flat_map(Parsed::slots);
         self.set.withhold_slots(slots());
         let outcome = parsed.iter().try_for_each(|change| self.replay_one(change));
         self.set.release_slots(slots());
@@ -178,12 +182,19 @@ impl Fs {
         Ok(Replayed { records: count, skipped: mine().count() as u64 - count })
     }
 
+    pub(crate) fn parse_record<'a>(&self, frame: Frame<'a>) -> Result<Parsed<'a>, ReplayError> {
+        match Record::parse(frame.body) {
+            Ok((now, record)) => Ok(Parsed { frame, now, record }),
+            Err(error) => Err(self.stopped(frame, error.into())),
+        }
+    }
+
     fn stopped(&self, frame: Frame<'_>, cause: ReplayCause) -> ReplayError {
         let dataset = self.dataset().branch().path();
         ReplayError { dataset, change: frame.change, txg: frame.txg, cause }
     }
 
-    fn replay_one(&self, Parsed { frame, now, record }: &Parsed<'_>) -> Result<(), ReplayError> {
+    pub(crate) fn replay_one(&self, Parsed { frame, now, record }: &Parsed<'_>) -> Result<(), ReplayError> {
         let unfit = |found: String| ReplayCause::Unfit {
             record: record.to_string(),
             expected: needed_by(record),
@@ -191,7 +202,7 @@ impl Fs {
         };
         let cause = match self.find_unfit(record) {
             Ok(Some(found)) => unfit(found),
-            Ok(None) => match self.make_again(*now, record) {
+            Ok(None) => match self.make_again((*now, frame.change), record) {
                 Ok(()) => return Ok(()),
                 Err(errno @ (Errno::EIO | Errno::ENOSPC | Errno::EROFS)) => {
                     ReplayCause::Failed { record: record.to_string(), errno }
@@ -227,14 +238,14 @@ impl Fs {
     /// Carries out one operation at the time of its first time.
     fn again<O: Operation>(
         &self,
-        now: Time,
+        (now, change): (Time, u64),
         operation: &O,
         new: Option<NewInode>,
     ) -> Result<O::Answer, Errno> {
-        self.execute_as(operation, Some(Given { now, new }))
+        self.execute_as(operation, Some(Given { now, new, change }))
     }
 
-    fn make_again(&self, now: Time, record: &Record<'_>) -> Result<(), Errno> {
+    fn make_again(&self, now: (Time, u64), record: &Record<'_>) -> Result<(), Errno> {
         match *record {
             Record::CreateFile { dir, name, words, file, new } => {
                 let made = self.again(now, &CreateFile { dir, name, file, words }, Some(new))?;

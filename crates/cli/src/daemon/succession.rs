@@ -179,7 +179,7 @@ fn take_over_one(
     }
     if !view.pool.is_read_only() && !view.is_snapshot() {
         let known = ledger.is_some();
-        let file = attach_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?, list)?;
+        let file = attach_ledger(&fs, ledger.map_or_else(|| Ledger::new(0), Ok)?, list)?;
         if !known && let Some(holder) = FdStore::of_this_process() {
             holder.store_ledger(number, &file)?;
         }

@@ -291,7 +291,11 @@ mod tests {
         server.release(2);
         let found = successor.read().unwrap();
         assert_eq!((found.incarnation, found.set, found.is_complete), (5, 9, true));
-        let right = (12..=20).map(|change| KeptChange { change, txg: change / 4, body: body(change, change as usize * 11) });
+        let right = (12..=20).map(|change| KeptChange {
+            change,
+            txg: change / 4,
+            body: body(change, change as usize * 11),
+        });
         assert_eq!(found.changes, right.collect::<Vec<_>>());
         server.begin(6, 9);
         assert_eq!(successor.read().unwrap().changes, []);
@@ -372,7 +376,15 @@ mod tests {
             server.word(word).store(right, Ordering::Relaxed);
         }
         let first = server.offset_of(0);
-        for wrong in [0, 1, u64::MAX, 2 << 32, 2 << 32 | 0xffff_ffff, WHOLE << 32 | 0xffff_ffff, WHOLE << 32 | BYTES as u64] {
+        for wrong in [
+            0,
+            1,
+            u64::MAX,
+            2 << 32,
+            2 << 32 | 0xffff_ffff,
+            WHOLE << 32 | 0xffff_ffff,
+            WHOLE << 32 | BYTES as u64,
+        ] {
             server.word_at(first).store(wrong, Ordering::Relaxed);
             let _ = successor.read();
         }

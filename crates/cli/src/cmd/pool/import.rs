@@ -69,6 +69,9 @@ pub struct Import {
     /// Rewind to this txg, and discard all later changes (with --read-only: only check that it works)
     #[arg(long, value_name = "TXG", requires = "pool")]
     rewind: Option<u64>,
+    /// Give up the intent log: what was synced after the last commit is lost
+    #[arg(long, requires = "pool", conflicts_with = "read_only")]
+    discard_log: bool,
     #[command(flatten)]
     output: OutputFormat,
 }
@@ -278,7 +281,9 @@ impl Import {
         let mode = if self.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let mut options = open_pool::tool_options(mode);
         options.rewind = self.rewind.map(Txg);
+        options.discard_log = self.discard_log;
         let open_pool = OpenPool::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
+        let open_pool = open_pool.replayed(&mut |_| true)?;
         // A pool that cannot be mounted must not look as if it could.
         let opened = open_pool.fs().map(drop);
         let renamed = match opened.is_ok() && (self.new_id || name != old) {
