@@ -357,6 +357,20 @@ impl Intents {
         durable
     }
 
+    /// All frames that no `fsync` has taken.
+    #[cfg(test)]
+    pub fn all_frames(&self) -> Vec<u8> {
+        let lists = self.lists.lock();
+        let contents =
+            |txg: &TxgIntents| txg.contents.values().map(|own| own.frames.clone()).collect::<Vec<_>>();
+        lists
+            .txgs
+            .iter()
+            .flat_map(|txg| [vec![txg.names.clone()], contents(txg)].concat())
+            .flatten()
+            .collect()
+    }
+
     /// Logs all names and the contents of an inode, and waits until they are durable. False: they need a commit.
     pub fn make_durable(&self, ino: Ino) -> bool {
         let synced = self.log.synced_txg();

@@ -665,3 +665,6 @@ impl<'a> Fields<'a> {
         Ok(SetAttr { mode, uid, gid, size, atime, mtime, ctime, kill_suidgid })
     }
 }
+
+#[cfg(test)]
+mod tests;

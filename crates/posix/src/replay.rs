@@ -355,3 +355,6 @@ fn needed_by(record: &Record<'_>) -> String {
     };
     needed.to_string()
 }
+
+#[cfg(test)]
+mod tests;

@@ -195,6 +195,30 @@ impl Machine {
         self.mount();
     }
 
+    /// Mounts again in another way: after an export, as [`remount`](Self::remount).
+    pub fn remount_as(&mut self, open: impl FnOnce(Arc<Dataset>) -> Arc<Fs>) {
+        let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
+        fs.forget_all();
+        drop(fs);
+        pool.export().unwrap();
+        drop((objects, pool));
+        self.mount_as(open);
+    }
+
+    /// A copy of this machine after a power cut, mounted in this way. This one goes on.
+    pub fn after_power_cut(&self, open: impl FnOnce(Arc<Dataset>) -> Arc<Fs>) -> Machine {
+        let device = self.device.after_power_loss(self.seed);
+        let mut copy = Machine {
+            seed: self.seed,
+            threads: self.threads,
+            device,
+            mounted: None,
+            kept: self.kept.clone(),
+        };
+        copy.mount_as(open);
+        copy
+    }
+
     /// The server dies and a successor takes over its mount; the kernel forgets nothing. `lost`: see
     /// [`Fs::take_over`].
     pub fn die(&mut self, lost: &[Ino]) {
