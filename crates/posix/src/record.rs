@@ -142,6 +142,15 @@ pub(crate) enum Record<'a> {
         ino: Ino,
         at: Time,
     },
+    /// Bytes of one file that were put into another, which may share blocks with it.
+    Clone {
+        ino: Ino,
+        from: Ino,
+        /// Bytes of the source.
+        range: Range<u64>,
+        /// The first byte in the target.
+        into: u64,
+    },
 }
 
 /// Why bytes are no record.
@@ -181,6 +190,7 @@ mod kind {
     pub const ZERO_RANGE: u8 = 15;
     pub const RESERVE: u8 = 16;
     pub const STORE_ACCESS_TIME: u8 = 17;
+    pub const CLONE: u8 = 18;
 }
 
 impl Record<'_> {
@@ -202,8 +212,16 @@ impl Record<'_> {
         }
     }
 
-    /// Appends the stored form of a change that was made at this time.
-    pub fn write(&self, now: Time, w: &mut Writer) {
+    /// The end of the stored form, which is not copied by [`write_head`](Self::write_head).
+    pub fn tail(&self) -> &[u8] {
+        match self {
+            Record::Write { data, .. } => data,
+            _ => &[],
+        }
+    }
+
+    /// Appends the stored form of a change that was made at this time, without its [`tail`](Self::tail).
+    pub fn write_head(&self, now: Time, w: &mut Writer) {
         let begin = |w: &mut Writer, kind: u8| {
             w.u8(kind);
             put_time(w, now);
@@ -300,7 +318,7 @@ impl Record<'_> {
                 w.varint(*ino);
                 w.varint(*offset);
                 put_flags(w, [*kill_suidgid]);
-                w.blob(data);
+                w.varint(data.len() as u64);
             }
             Record::TruncateOnOpen { ino } => {
                 begin(w, kind::TRUNCATE_ON_OPEN);
@@ -322,6 +340,13 @@ impl Record<'_> {
                 begin(w, kind::STORE_ACCESS_TIME);
                 w.varint(*ino);
                 put_time(w, *at);
+            }
+            Record::Clone { ino, from, range, into } => {
+                begin(w, kind::CLONE);
+                w.varint(*ino);
+                w.varint(*from);
+                put_range(w, range);
+                w.varint(*into);
             }
         }
     }
@@ -378,7 +403,7 @@ impl<'a> Record<'a> {
     pub fn parse(raw: &'a [u8]) -> Result<(Time, Record<'a>), NoRecord> {
         let mut fields = Fields(Reader::new(raw));
         let kind = fields.0.u8().map_err(|short| fields.short("kind", short))?;
-        if !(kind::CREATE_FILE..=kind::STORE_ACCESS_TIME).contains(&kind) {
+        if !(kind::CREATE_FILE..=kind::CLONE).contains(&kind) {
             return Err(NoRecord::UnknownKind(kind));
         }
         let now = fields.time("time of the change")?;

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_dataset::Dataset;
 use terrane_format::log::Frame;
-use terrane_pool::{LogFailed, Pool};
+use terrane_pool::Pool;
+use terrane_store::log::LogFailed;
+use terrane_wire::Txg;
 use terrane_space::policy::Hint;
 
 /// A log in memory. All that it takes is durable at once, unless it fails.
@@ -43,7 +45,7 @@ impl IntentLog for Shared {
         self.0.bytes_max.load(Ordering::Relaxed)
     }
 
-    fn log(&self, frames: Vec<u8>) -> Option<Ticket> {
+    fn log(&self, frames: Vec<u8>, _: Txg) -> Option<Ticket> {
         if self.0.is_closed.load(Ordering::Relaxed) {
             return None;
         }
