@@ -16,7 +16,7 @@ use terrane_format::log::Frame;
 use terrane_space::policy::Hint;
 
 /// An access control list of five entries, with one named user and these permissions for it.
-fn acl(permissions: u16) -> Vec<u8> {
+pub fn acl(permissions: u16) -> Vec<u8> {
     let mut raw = 2u32.to_le_bytes().to_vec();
     let none = u32::MAX;
     for (tag, permissions, id) in

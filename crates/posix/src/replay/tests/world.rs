@@ -31,6 +31,8 @@ pub struct TestLog {
     pub fails: AtomicBool,
     /// Tickets that were waited for.
     pub waits: Mutex<Vec<u64>>,
+    /// Runs once while a thread waits.
+    pub during_wait: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pool: Mutex<Option<Arc<Pool>>>,
 }
 
@@ -58,6 +60,8 @@ impl IntentLog for Shared {
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed> {
         let Ticket::Test(number) = ticket else { panic!("not of this log") };
         self.0.waits.lock().push(number);
+        let during_wait = self.0.during_wait.lock().take();
+        during_wait.into_iter().for_each(|run| run());
         if self.0.fails.load(Ordering::Relaxed) { Err(LogFailed) } else { Ok(()) }
     }
 
