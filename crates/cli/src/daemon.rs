@@ -14,6 +14,7 @@
 //! later: by then its number may be another mount's.
 
 mod ending;
+mod kept;
 mod lost_files;
 mod mounted;
 mod requests;
@@ -31,6 +32,7 @@ use crate::open_pool::{MountedAt, OpenPool};
 use crate::query::record_boot_mounts;
 use crate::registry::Registry;
 use crate::target::{self, Target};
+use kept::KeptByMounts;
 pub use mounted::MountSpec;
 use mounted::{MountedSet, NewMount, REWRITE_PERIOD, mount_here};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -41,6 +43,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -57,6 +60,8 @@ pub struct ServePlan {
     pub first: MountSpec,
     pub import: ImportOptions,
     pub memory: MemoryBudget,
+    /// Bytes of the ring in which a mount keeps changes for a successor. 0: none is kept.
+    pub ring_bytes: usize,
     /// Where births and frees of blocks are recorded, for a replay.
     pub record: Option<PathBuf>,
     /// Where scrapers connect.
@@ -314,8 +319,11 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let inherits = plan.inherited.is_some();
     let known = plan.inherited.as_ref().map(|inherited| inherited.facts.devices.as_slice());
-    let open_pool = OpenPool::open_known(&plan.target, &plan.import, known.unwrap_or_default())?;
-    let open_pool = open_pool.replayed(&mut |_| true)?;
+    let kept = plan.inherited.as_ref().map_or_else(|| Ok(KeptByMounts::default()), KeptByMounts::read)?;
+    let import = ImportOptions { expects_changes: !kept.is_empty(), ..plan.import.clone() };
+    let open_pool = OpenPool::open_known(&plan.target, &import, known.unwrap_or_default())?;
+    let open_pool = kept.replay(open_pool, plan.inherited.as_mut())?;
+    open_pool.ring_bytes.store(plan.ring_bytes, Ordering::Relaxed);
     let pool = Arc::clone(&open_pool.pool);
     if let Some(path) = &plan.record
         && let Err(failure) = start_recording(&pool, path)

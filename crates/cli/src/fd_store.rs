@@ -216,6 +216,8 @@ pub struct InheritedMount {
     pub ledger: Option<File>,
     /// The list of files that lost changes; see `daemon::lost_files`.
     pub lost: Option<File>,
+    /// All its changes were replayed, except those of these inodes. `None`: they were not.
+    pub left_out: Option<BTreeSet<u64>>,
     /// The tags of snapshots. Missing if the predecessor could not show snapshots.
     pub tags: Option<File>,
     pub facts: MountFacts,
@@ -551,7 +553,10 @@ impl Inherited {
                 .flatten()
                 .try_for_each(record)?;
             let [ledger, lost, tags] = [ledger, lost, tags].map(|one| one.map(|(_, file)| file));
-            mounts.insert(number, InheritedMount { connection: connection.1, ledger, lost, tags, facts });
+            mounts.insert(
+                number,
+                InheritedMount { connection: connection.1, ledger, lost, left_out: None, tags, facts },
+            );
         }
         [Some(&facts_file), Some(&control), device.as_ref()].into_iter().flatten().try_for_each(record)?;
         facts.version = VERSION;

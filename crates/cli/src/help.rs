@@ -29,8 +29,9 @@ Options after -o, separated by commas:
   direct_io, nodirect_io  the kernel caches no file contents
   birth_times, nobirth_times  statx shows birth times; costs one more request at the first stat of a file (nobirth_times)
   uring, nouring          requests come through io_uring if the kernel allows it; the mount then ends with its daemon (nouring)
-  on_crash=continue|end   when the server is killed: start another server, uncommitted changes are lost (continue); or end the
-                          mount, programs get errors until it is mounted again (end)
+  on_crash=continue|end   when the server is killed: start another server (continue); or end the mount, programs get errors
+                          until it is mounted again (end)
+  crashproof=on|off       keep uncommitted changes in memory for that server, an eighth of memory=, 128M at most (on); or lose them
   threads=COUNT           threads that read requests, 3 to 64 (8)
   max_background=COUNT    background requests in progress (64)
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS

@@ -27,6 +27,9 @@ use terrane_posix::Fs;
 
 /// The smallest limit that is accepted: buffers for requests take a part of it.
 pub const BYTES_MIN: u64 = 128 << 20;
+/// Bounds of [`MemoryBudget::ring_bytes`].
+const RING_BYTES_LEAST: usize = 16 << 20;
+const RING_BYTES_MOST: usize = 128 << 20;
 /// Larger than any machine, and sums of it fit 64 bits.
 const BYTES_MAX: u64 = 1 << 50;
 /// Maximum of the default.
@@ -81,6 +84,11 @@ impl MemoryBudget {
                 "cgroup limit too close to the memory limit of this mount, the kernel may kill the server; raise it, or lower -o memory="
             );
         }
+    }
+
+    /// Bytes of the ring in which a mount keeps changes for a successor of its server.
+    pub fn ring_bytes(self) -> usize {
+        usize::try_from(self.0 / 8).unwrap_or(usize::MAX).clamp(RING_BYTES_LEAST, RING_BYTES_MOST)
     }
 
     fn cache_max(self) -> u64 {

@@ -14,7 +14,8 @@ use terrane_pool::ImportOptions;
 use terrane_wire::Txg;
 
 /// Options of the server of a pool. It has those of its first mount.
-const OF_SERVER: [&str; 7] = ["memory", "commit", "rewind", "on_crash", "record", "discard", "nodiscard"];
+const OF_SERVER: [&str; 8] =
+    ["memory", "commit", "rewind", "on_crash", "crashproof", "record", "discard", "nodiscard"];
 
 /// The default options of a mount of this user.
 pub fn defaults(source: String) -> Outcome<MountOptions> {
@@ -42,6 +43,8 @@ pub struct ParsedOptions {
     pub of_server: Vec<String>,
     /// If the server dies, the mount ends.
     pub ends_on_crash: bool,
+    /// Changes are kept for a successor until they are durable.
+    pub is_crashproof: bool,
     /// `rw` was given.
     pub is_writable: bool,
     /// `suid` or `dev`, if one of them was given.
@@ -60,6 +63,7 @@ impl ParsedOptions {
             of_pool: Vec::new(),
             of_server: Vec::new(),
             ends_on_crash: false,
+            is_crashproof: true,
             is_writable: false,
             identities: None,
         };
@@ -108,6 +112,9 @@ impl ParsedOptions {
             }
             Some(("on_crash", "continue")) => self.ends_on_crash = false,
             Some(("on_crash", "end")) => self.ends_on_crash = true,
+            Some(("crashproof", "on")) => self.is_crashproof = true,
+            Some(("crashproof", "off")) => self.is_crashproof = false,
+            Some(("crashproof", _)) => return Err(bad("crashproof=on or crashproof=off")),
             Some(("on_crash", _)) => return Err(bad("on_crash=continue or on_crash=end")),
             // The server has another working directory than the command.
             Some(("record", value)) => {

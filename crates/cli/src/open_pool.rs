@@ -12,14 +12,14 @@ use crate::memory::MemoryLimit;
 use crate::target::Target;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use terrane_dataset::{Dataset, DatasetError, Datasets};
 use terrane_device::{Backing, Device, Identity, OpenMode};
-use terrane_format::log::OwnedFrame;
 use terrane_object::ObjectSets;
 use terrane_pool::{ImportOptions, Pool};
-use terrane_posix::{Fs, replay_pool};
+use terrane_posix::{Fs, ReplayGuide, WholeReplay, replay_pool};
 use terrane_store::env::SystemEnv;
 use terrane_wire::ObjsetId;
 
@@ -49,6 +49,8 @@ pub struct OpenPool {
     pub mounts: MountTable,
     /// The memory limit, if this process serves mounts.
     pub memory: Arc<OnceLock<Arc<MemoryLimit>>>,
+    /// Bytes of a ring in which a mount keeps changes for a successor. 0: none is kept.
+    pub ring_bytes: Arc<AtomicUsize>,
 }
 
 /// An open data set. A rollback replaces it.
@@ -201,11 +203,11 @@ pub fn tool_options(mode: OpenMode) -> ImportOptions {
 
 impl OpenPool {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<OpenPool> {
-        OpenPool::open_known(target, options, &[])?.replayed(&mut |_| true)
+        OpenPool::open_known(target, options, &[])?.replayed(&mut WholeReplay)
     }
 
-    /// Makes again what the intent log has, before anyone uses the pool. `begin`: as in [`replay_pool`].
-    pub fn replayed(self, begin: &mut dyn FnMut(&OwnedFrame) -> bool) -> Outcome<OpenPool> {
+    /// Makes again what the intent log has, before anyone uses the pool. `guide`: as in [`replay_pool`].
+    pub fn replayed(self, guide: &mut dyn ReplayGuide) -> Outcome<OpenPool> {
         let Some(log) = self.pool.unreplayed_log() else { return Ok(self) };
         let name = self.pool.name();
         if self.pool.is_read_only() {
@@ -219,7 +221,7 @@ impl OpenPool {
             let found = self.find_by_set(set.0)?.map(|view| view.dataset());
             found.ok_or_else(|| DatasetError::Unknown { name: format!("object set {set}"), nearest: None })
         };
-        match replay_pool(&self.pool, &mut open, begin) {
+        match replay_pool(&self.pool, &mut open, guide) {
             Ok(count) => {
                 log::info!("pool {name}: {count} changes replayed that no commit contained");
                 Ok(self)
@@ -283,6 +285,7 @@ impl OpenPool {
                     slots,
                     mounts: MountTable::default(),
                     memory: Arc::default(),
+                    ring_bytes: Arc::default(),
                 })
             }
             Err(failure) => {

@@ -6,7 +6,7 @@
 //! Invariant: if an access ACL is stored, the mode's nine bits match it. A `chmod` maintains this even while
 //! `acltype` is off. Otherwise a file that was made private then would open up once `acltype` is on again.
 
-use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use crate::acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 use crate::claims::Need;
 use crate::errno::{Errno, log_eio};
 use crate::fs::Fs;
@@ -14,7 +14,9 @@ use crate::hint_rules::HINT_RULES;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::intents::Intent;
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{
+    Change, HoldResult, Locks, NAMES_RECORD_BYTES_MAX, Operation, OperationCost, Outcome, to_lock,
+};
 use crate::record::Record;
 use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
@@ -160,6 +162,10 @@ impl Operation for SetAcl {
 
     fn cost<'h>(&self, _: &'h Fs, held: &'h HeldAcl<'_>) -> Result<OperationCost<'h>, Errno> {
         Ok(OperationCost { cost: held.cost, needs: smallvec![(&held.inode.claims, Need::attrs())] })
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        NAMES_RECORD_BYTES_MAX + ACL_BYTES_MAX
     }
 
     fn locks<'h>(held: &'h HeldAcl<'_>) -> Locks<'h> {

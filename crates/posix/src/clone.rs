@@ -11,6 +11,7 @@ use crate::hold::InodeRef;
 use crate::inode::State;
 use crate::intents::Intent;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::record::Record;
 use crate::types::{Cloned, FILE_SIZE_MAX, Ino, WriteFlags};
 use crate::write::{CHUNK_BYTES, Write, edges_cost};
 use smallvec::smallvec;
@@ -32,20 +33,20 @@ const LEAF_ENTRIES: u64 = 512;
 
 /// Puts a piece of one file into another, in whole records.
 #[derive(Clone)]
-struct CloneRecords<'s> {
+pub(crate) struct CloneRecords<'s> {
     /// The source's file system: a data set or a snapshot of the same pool.
-    source: &'s Fs,
-    from: Ino,
-    to: Ino,
+    pub source: &'s Fs,
+    pub from: Ino,
+    pub to: Ino,
     /// Bytes of the source.
-    range: Range<u64>,
+    pub range: Range<u64>,
     /// The first byte in the target.
-    into: u64,
+    pub into: u64,
 }
 
 /// What can be cloned of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Plan {
+pub(crate) struct Plan {
     record_bytes: u32,
     /// Records of the source.
     records: Range<u64>,
@@ -58,7 +59,7 @@ struct Plan {
 }
 
 /// Two files, and what a piece needs.
-struct HeldClone<'f, 's> {
+pub(crate) struct HeldClone<'f, 's> {
     source: InodeRef<'s>,
     target: InodeRef<'f>,
     /// Both are in one file system.
@@ -226,9 +227,13 @@ impl<'s> Operation for CloneRecords<'s> {
         Ok(Outcome::Saved(Cloned { bytes, shared_bytes }))
     }
 
-    /// The blocks may be gone when it is replayed.
-    fn intent(&self, _: &mut Change<'_, '_>, _: &HeldClone<'_, 's>, _: &Cloned) -> Intent<'_> {
-        Intent::Unrecorded(self.to)
+    /// The source may be another one when it is replayed, except if all changes are replayed.
+    fn intent(&self, _: &mut Change<'_, '_>, held: &HeldClone<'_, 's>, done: &Cloned) -> Intent<'_> {
+        if !held.is_within {
+            return Intent::Unrecorded(self.to);
+        }
+        let range = self.range.start..self.range.start + done.bytes;
+        Intent::Kept(self.to, Record::Clone { ino: self.to, from: self.from, range, into: self.into })
     }
 
     fn end<'f>(
@@ -319,6 +324,10 @@ impl Fs {
         }
         if done.shared_bytes > 0 {
             source_fs.note_access(&source);
+        }
+        if !is_within && done.shared_bytes > 0 && self.intents.keeps_changes() {
+            // What has been shared with another file system is kept nowhere.
+            self.set.commit()?;
         }
         Ok(done)
     }

@@ -13,7 +13,9 @@ use crate::inode::{ChildRef, Inode, State};
 use crate::inode_flags;
 use crate::intents::Intent;
 use crate::new_file::NewFile;
-use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{
+    Change, Charges, HoldResult, Locks, NAMES_RECORD_BYTES_MAX, Operation, OperationCost, Outcome, to_lock,
+};
 use crate::perm::{self, Inherited};
 use crate::project::{META_COPIES, entry_bytes};
 use crate::record::{NewInode, Record};
@@ -101,6 +103,10 @@ impl Operation for CreateFile<'_> {
 
     fn charges(&self, _: &Fs, held: &HeldParent<'_>) -> Result<Charges, Errno> {
         Ok(self.file.charges(&held.dir.read(), self.name))
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        NAMES_RECORD_BYTES_MAX + self.file.target.map_or(0, <[u8]>::len)
     }
 
     fn locks<'h>(held: &'h HeldParent<'_>) -> Locks<'h> {

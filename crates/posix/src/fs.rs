@@ -10,7 +10,7 @@ use crate::dnode_sizing::DnodeSizing;
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache};
-use crate::intents::Intents;
+use crate::intents::{ChangeKeeper, Intents};
 use crate::jobs::{RelocatedQueue, Rewriting, ShrinkQueue};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
@@ -84,6 +84,11 @@ impl Fs {
     pub fn set_ledger(&self, ledger: Box<dyn Ledger>) {
         // The first ledger stays: a second one would lack the earlier notes.
         let _ = self.ledger.set(ledger);
+    }
+
+    /// Keeps all changes in `keeper` from now on, until they are durable.
+    pub fn set_keeper(&self, keeper: Box<dyn ChangeKeeper>) {
+        self.intents.set_keeper(keeper);
     }
 
     pub(crate) fn is_successor(&self) -> bool {

@@ -12,13 +12,14 @@
 //! Invariant: for each txg that is not durable, a list without a mark, together with the frames that were handed to the
 //! log, has all changes of that txg that belong into it.
 
+use crate::errno::Errno;
 use crate::record::Record;
 use crate::types::{Ino, Time};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use terrane_format::log::Frame;
 use terrane_pool::Pool;
 use terrane_store::log::{LogFailed, LogTicket};
@@ -50,6 +51,52 @@ pub(crate) enum Intent<'a> {
     Content(Ino, Record<'a>),
     /// Contents of this inode, without a record.
     Unrecorded(Ino),
+    /// Contents of this inode, with a record that fits only if all changes before it are repeated, of whatever inode.
+    Kept(Ino, Record<'a>),
+    /// Contents of an inode that a crash of the machine ends.
+    Nameless(Record<'a>),
+}
+
+impl Intent<'_> {
+    fn record(&self) -> Option<&Record<'_>> {
+        match self {
+            Intent::Nothing | Intent::Unrecorded(_) => None,
+            Intent::Names(record)
+            | Intent::Renamed { record, .. }
+            | Intent::Content(_, record)
+            | Intent::Kept(_, record)
+            | Intent::Nameless(record) => Some(record),
+        }
+    }
+}
+
+/// Keeps all changes that no commit contains, in memory that outlives the process.
+pub trait ChangeKeeper: Send + Sync {
+    /// Promises space for a change of so many bytes. False: there is none until older changes are durable.
+    fn reserve(&self, bytes: usize) -> bool;
+
+    /// Gives a promise back.
+    fn unreserve(&self, bytes: usize);
+
+    /// Keeps a change of this txg and with this number, in its pieces one behind the other. It does not wait.
+    fn keep(&self, txg: Txg, change: u64, pieces: &[&[u8]]);
+
+    /// Changes up to this txg are durable.
+    fn release(&self, durable: Txg);
+}
+
+/// Space that is promised for a change.
+pub(crate) struct Promise<'i> {
+    keeper: Option<&'i dyn ChangeKeeper>,
+    bytes: usize,
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper {
+            keeper.unreserve(self.bytes);
+        }
+    }
 }
 
 /// The log that takes the records.
@@ -245,6 +292,7 @@ pub(crate) struct Intents {
     log: Box<dyn IntentLog>,
     set: ObjsetId,
     lists: Mutex<Lists>,
+    keeper: OnceLock<Box<dyn ChangeKeeper>>,
     /// Newest txg of a change whose record is lost: until it is durable, no record may be logged. Changes under the lock of
     /// `lists`, except where nothing is recorded.
     lost_txg: AtomicU64,
@@ -252,11 +300,52 @@ pub(crate) struct Intents {
 
 impl Intents {
     pub fn new(log: Box<dyn IntentLog>, set: ObjsetId) -> Self {
-        Intents { log, set, lists: Mutex::default(), lost_txg: AtomicU64::new(0) }
+        let (lists, keeper, lost_txg) = (Mutex::default(), OnceLock::new(), AtomicU64::new(0));
+        Intents { log, set, lists, keeper, lost_txg }
     }
 
-    /// Whether a change of this txg should be recorded. If not, it has been noted that it needs a commit.
-    pub fn records(&self, txg: Txg) -> bool {
+    /// From now on all changes are kept.
+    pub fn set_keeper(&self, keeper: Box<dyn ChangeKeeper>) {
+        // The first one stays: another one would lack what came before.
+        let _ = self.keeper.set(keeper);
+    }
+
+    fn keeper(&self) -> Option<&dyn ChangeKeeper> {
+        self.keeper.get().map(AsRef::as_ref)
+    }
+
+    /// Whether all changes are kept.
+    pub fn keeps_changes(&self) -> bool {
+        self.keeper.get().is_some()
+    }
+
+    /// Promises space for a change. It may wait for `commit`, so the caller has joined no txg and holds no lock.
+    pub fn promise(
+        &self,
+        bytes: usize,
+        commit: &dyn Fn() -> Result<(), Errno>,
+    ) -> Result<Promise<'_>, Errno> {
+        let keeper = self.keeper();
+        if let Some(keeper) = keeper {
+            while !keeper.reserve(bytes) {
+                keeper.release(Txg(self.log.synced_txg()));
+                if keeper.reserve(bytes) {
+                    break;
+                }
+                commit()?;
+                keeper.release(Txg(self.log.synced_txg()));
+            }
+        }
+        Ok(Promise { keeper, bytes })
+    }
+
+    /// Whether a change of this txg is to be recorded, for the log or because it is kept.
+    pub fn wants(&self, txg: Txg) -> bool {
+        self.records(txg) || self.keeps_changes()
+    }
+
+    /// Whether a change of this txg should be recorded for the log. If not, it has been noted that it needs a commit.
+    fn records(&self, txg: Txg) -> bool {
         if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
             return false;
         }
@@ -281,22 +370,43 @@ impl Intents {
 
     /// Records a change. The caller is in the txg and has locked the inodes that it has changed.
     pub fn add(&self, txg: Txg, now: Time, intent: &Intent<'_>) {
-        let record = match intent {
-            Intent::Nothing => return,
-            Intent::Unrecorded(ino) => return self.lists.lock().mark(txg.0, *ino),
-            Intent::Names(record) | Intent::Renamed { record, .. } | Intent::Content(_, record) => record,
+        let Some(record) = intent.record() else {
+            return if let Intent::Unrecorded(ino) = intent {
+                self.lists.lock().mark(txg.0, *ino)
+            };
         };
         let bytes_max = self.log.bytes_max();
-        if record.bytes_min() > bytes_max {
-            return self.drop_large(txg, intent);
+        let is_small = record.bytes_min() <= bytes_max;
+        let is_logged = self.records(txg)
+            && match intent {
+                Intent::Kept(ino, _) => {
+                    self.lists.lock().mark(txg.0, *ino);
+                    false
+                }
+                Intent::Nameless(_) => false,
+                _ if !is_small => {
+                    self.drop_large(txg, intent);
+                    false
+                }
+                _ => true,
+            };
+        if !is_logged && self.keeper.get().is_none() {
+            return;
         }
         BODY.with_borrow_mut(|body| {
             body.clear();
             let mut writer = Writer::from(std::mem::take(body));
-            record.write(now, &mut writer);
+            record.write_head(now, &mut writer);
             *body = writer.into_bytes();
-            let durable = self.append(txg, intent, body, bytes_max);
-            drop(durable);
+            let change = self.log.next_change();
+            if let Some(keeper) = self.keeper() {
+                keeper.keep(txg, change, &[body, record.tail()]);
+            }
+            if is_logged {
+                body.extend_from_slice(record.tail());
+                let durable = self.append((txg, change), intent, body, bytes_max);
+                drop(durable);
+            }
             if body.capacity() > bytes_max {
                 *body = Vec::new();
             }
@@ -311,15 +421,20 @@ impl Intents {
     }
 
     /// Returns what a commit has made durable meanwhile, for the caller to drop.
-    fn append(&self, txg: Txg, intent: &Intent<'_>, body: &[u8], bytes_max: usize) -> Vec<TxgIntents> {
+    fn append(
+        &self,
+        (txg, change): (Txg, u64),
+        intent: &Intent<'_>,
+        body: &[u8],
+        bytes_max: usize,
+    ) -> Vec<TxgIntents> {
         let lists = &mut *self.lists.lock();
         if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
             return Vec::new();
         }
         let is_new_txg = lists.txgs.back().is_none_or(|newest| newest.txg != txg.0);
         let mut durable = if is_new_txg { lists.take_durable(self.log.synced_txg()) } else { Vec::new() };
-        // Its number is taken under the lock, so that the names are in the order of their numbers.
-        let frame = Frame { set: self.set, change: self.log.next_change(), txg, body };
+        let frame = Frame { set: self.set, change, txg, body };
         let newest = lists.of_txg(txg.0);
         let (list, owner) = match intent {
             Intent::Content(ino, _) => {

@@ -107,12 +107,13 @@ pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
 pub use hint_rules::{HINT_RULES, HINT_RULES_BYTES_MAX, HINT_RULES_MAX, HintRule, HintRules, HintRulesError};
 pub use inode_flags::InodeFlags;
+pub use intents::ChangeKeeper;
 pub use jobs::{
     Job, JobStep, RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
 };
 pub use losses::Loss;
 pub use replay::{ReplayCause, ReplayError, Replayed};
-pub use replay_pool::{ReplayFailure, replay_pool};
+pub use replay_pool::{ReplayFailure, ReplayGuide, WholeReplay, replay_pool};
 pub use reservations::is_reservation;
 pub use reserve::ReservedBytes;
 pub use rewrite::{Recompress, Rewrite, RewriteRelocated, ShrinkDirs};

@@ -41,6 +41,11 @@ pub(crate) trait Operation {
         Ok(Charges::new())
     }
 
+    /// Upper bound of its record in bytes.
+    fn record_bytes_max(&self) -> usize {
+        NAMES_RECORD_BYTES_MAX
+    }
+
     /// The inodes that it changes.
     fn locks<'h>(held: &'h Self::Held<'_>) -> Locks<'h>;
 
@@ -62,6 +67,9 @@ pub(crate) trait Operation {
         done: Self::Done,
     ) -> Result<Self::Answer, Errno>;
 }
+
+/// Upper bound of a record without contents or attributes: two names, words, numbers.
+pub(crate) const NAMES_RECORD_BYTES_MAX: usize = 1024;
 
 pub(crate) enum HoldResult<H, A> {
     Held(H),
@@ -119,7 +127,7 @@ impl Change<'_, '_> {
 
     /// The intent of a change of the contents of an inode that the operation has locked.
     pub fn content_intent<'a>(&mut self, ino: Ino, record: Record<'a>) -> Intent<'a> {
-        if self.is_gone(ino) { Intent::Nothing } else { Intent::Content(ino, record) }
+        if self.is_gone(ino) { Intent::Nameless(record) } else { Intent::Content(ino, record) }
     }
 
     /// Whether an inode that the operation has locked has no name, and no prospect of one. So it does not survive a crash.
@@ -167,6 +175,7 @@ impl Fs {
             if !self.is_replaying && !self.dataset.admits_change(cost.writes_back) {
                 return Err(Errno::EROFS);
             }
+            let _space = self.intents.promise(operation.record_bytes_max(), &|| Ok(self.set.commit()?))?;
             let tx = self.begin(cost, &needs)?;
             if let Some(promise) = promise {
                 promise.join(tx.txg());
@@ -195,7 +204,7 @@ impl Fs {
             if let Some(given) = given {
                 tx.pool().note_replayed(&tx, given.change);
             }
-            if self.intents.records(tx.txg()) {
+            if self.intents.wants(tx.txg()) {
                 let intent = operation.intent(&mut change, &held, &done);
                 self.intents.add(tx.txg(), now, &intent);
             }

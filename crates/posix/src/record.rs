@@ -203,6 +203,30 @@ impl Record<'_> {
         }
     }
 
+    /// Inodes that the change is about.
+    pub fn inodes(&self) -> Vec<Ino> {
+        match self {
+            Record::CreateFile { dir, new, .. } | Record::CreateTmpfile { dir, new, .. } => {
+                vec![*dir, new.ino]
+            }
+            Record::Link { ino, dir, .. } | Record::Remove { dir, ino, .. } => vec![*dir, *ino],
+            Record::Rename { dir, new_dir, moved, .. } => vec![*dir, *new_dir, *moved],
+            Record::SetEntryWords { dir, .. } => vec![*dir],
+            Record::SetAttributes { ino, .. }
+            | Record::PutXattr { ino, .. }
+            | Record::RemoveXattr { ino, .. }
+            | Record::SetAcl { ino, .. }
+            | Record::SetInodeFlags { ino, .. }
+            | Record::SetHint { ino, .. }
+            | Record::Write { ino, .. }
+            | Record::TruncateOnOpen { ino }
+            | Record::ZeroRange { ino, .. }
+            | Record::Reserve { ino, .. }
+            | Record::StoreAccessTime { ino, .. }
+            | Record::Clone { ino, .. } => vec![*ino],
+        }
+    }
+
     /// The inode that the change creates.
     pub fn new_inode(&self) -> Option<NewInode> {
         match self {
@@ -220,7 +244,14 @@ impl Record<'_> {
         }
     }
 
-    /// Appends the stored form of a change that was made at this time, without its [`tail`](Self::tail).
+    /// Appends the stored form of a change that was made at this time.
+    #[cfg(test)]
+    pub fn write(&self, now: Time, w: &mut Writer) {
+        self.write_head(now, w);
+        w.bytes(self.tail());
+    }
+
+    /// The same without its [`tail`](Self::tail).
     pub fn write_head(&self, now: Time, w: &mut Writer) {
         let begin = |w: &mut Writer, kind: u8| {
             w.u8(kind);
@@ -394,6 +425,7 @@ impl fmt::Display for Record<'_> {
             Record::ZeroRange { ino, range, .. } => write!(f, "zeros at {range:?} of inode {ino}"),
             Record::Reserve { ino, range, .. } => write!(f, "reservation of {range:?} of inode {ino}"),
             Record::StoreAccessTime { ino, .. } => write!(f, "access time of inode {ino}"),
+            Record::Clone { ino, from, .. } => write!(f, "copy of a part of inode {from} into inode {ino}"),
         }
     }
 }
@@ -560,6 +592,14 @@ impl<'a> Fields<'a> {
             }
             kind::STORE_ACCESS_TIME => {
                 Record::StoreAccessTime { ino: self.ino()?, at: self.time("access time")? }
+            }
+            kind::CLONE => {
+                let (ino, from, range) = (self.ino()?, self.ino()?, self.range()?);
+                let into = self.u64("offset")?;
+                if into.checked_add(range.end - range.start).is_none_or(|end| end > FILE_SIZE_MAX) {
+                    return Err(NoRecord::damaged("offset", "an end below 2^63", into));
+                }
+                Record::Clone { ino, from, range, into }
             }
             other => return Err(NoRecord::UnknownKind(other)),
         })

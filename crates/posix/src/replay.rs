@@ -12,6 +12,7 @@
 
 use crate::acl::Acl;
 use crate::acl_files::{AclKind, SetAcl};
+use crate::clone::CloneRecords;
 use crate::create::{CreateFile, CreateTmpfile};
 use crate::entry_words::SetEntryWords;
 use crate::errno::Errno;
@@ -28,7 +29,7 @@ use crate::rename::Rename;
 use crate::reserve::Reserve;
 use crate::setattr::SetAttributes;
 use crate::types::{Ino, Time, WriteFlags};
-use crate::write::{TruncateOnOpen, Write, ZeroRange};
+use crate::write::{CHUNK_BYTES, TruncateOnOpen, Write, ZeroRange};
 use crate::xattr::{PutXattr, RemoveXattr};
 use std::fmt;
 use std::ops::Range;
@@ -117,6 +118,13 @@ impl fmt::Display for ReplayError {
 
 impl std::error::Error for ReplayError {}
 
+impl ReplayError {
+    /// Whether it is the same at every try.
+    pub fn is_unfit(&self) -> bool {
+        !matches!(self.cause, ReplayCause::Failed { .. })
+    }
+}
+
 impl From<NoRecord> for ReplayCause {
     fn from(error: NoRecord) -> Self {
         match error {
@@ -134,6 +142,11 @@ pub(crate) struct Parsed<'a> {
 }
 
 impl Parsed<'_> {
+    /// Inodes that the record changes.
+    pub fn inodes(&self) -> Vec<Ino> {
+        self.record.inodes()
+    }
+
     /// Slots that the inode of the record must get, if it creates one.
     pub fn slots(&self) -> impl Iterator<Item = u64> {
         self.record.new_inode().into_iter().flat_map(slots_of)
@@ -314,6 +327,40 @@ impl Fs {
             Record::StoreAccessTime { ino, at } => {
                 self.again(now, &StoreAccessTime { ino, at }, None)?;
             }
+            Record::Clone { ino, from, ref range, into } => {
+                self.check_is_file(ino)?;
+                self.clone_again(now, (from, range.clone()), (ino, into))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be shared may be less or more than at first. The bytes are the same.
+    fn clone_again(
+        &self,
+        now: (Time, u64),
+        (from, range): (Ino, Range<u64>),
+        (ino, into): (Ino, u64),
+    ) -> Result<(), Errno> {
+        let mut at = range.start;
+        while at < range.end {
+            let into = into + (at - range.start);
+            let clone = CloneRecords { source: self, from, to: ino, range: at..range.end, into };
+            let done = match self.again(now, &clone, None)? {
+                Some(cloned) => cloned.bytes,
+                None => {
+                    let mut data = Vec::new();
+                    let len = (range.end - at).min(CHUNK_BYTES as u64);
+                    self.read(from, at, u32::try_from(len).unwrap_or(u32::MAX), &mut data)?;
+                    let write = Write { ino, offset: into, data: &data, flags: WriteFlags::default() };
+                    self.again(now, &write, None)? as u64
+                }
+            };
+            // The source is as long as it was.
+            if done == 0 {
+                return Err(Errno::EINVAL);
+            }
+            at += done;
         }
         Ok(())
     }
@@ -345,6 +392,7 @@ fn needed_by(record: &Record<'_>) -> String {
         Record::Write { .. }
         | Record::TruncateOnOpen { .. }
         | Record::ZeroRange { .. }
+        | Record::Clone { .. }
         | Record::Reserve { .. } => "a regular file that may be changed",
         Record::SetAttributes { .. }
         | Record::PutXattr { .. }

@@ -5,6 +5,7 @@
 
 use crate::fs::Fs;
 use crate::replay::{Parsed, ReplayError};
+use crate::types::Ino;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -49,15 +50,33 @@ impl From<ReplayError> for ReplayFailure {
     }
 }
 
+/// Decides about single records of a replay.
+pub trait ReplayGuide {
+    /// A record of these inodes is about to be replayed. False: it is left out.
+    fn begins(&mut self, _record: &OwnedFrame, _inodes: &[Ino]) -> bool {
+        true
+    }
+
+    /// A record of these inodes could not be replayed. True: it is left out, and the replay goes on.
+    fn leaves_out(&mut self, _record: &OwnedFrame, _inodes: &[Ino], _error: &ReplayError) -> bool {
+        false
+    }
+}
+
+/// Every record must fit.
+pub struct WholeReplay;
+
+impl ReplayGuide for WholeReplay {}
+
 /// Makes again what the pool has not committed, and commits it. Returns the number of records. `open`: the data set with an object
-/// set. `begin`: called before each record, with its number; false leaves it out.
+/// set.
 ///
 /// # Errors
 /// Nothing more may be committed then: the caller abandons the pool.
 pub fn replay_pool(
     pool: &Arc<Pool>,
     open: &mut dyn FnMut(ObjsetId) -> Result<Arc<Dataset>, DatasetError>,
-    begin: &mut dyn FnMut(&OwnedFrame) -> bool,
+    guide: &mut dyn ReplayGuide,
 ) -> Result<u64, ReplayFailure> {
     let mut count = 0;
     pool.replay_log(|records| {
@@ -81,9 +100,14 @@ pub fn replay_pool(
             fs_of(record.set).withhold_slots(change);
         }
         for (record, change) in &parsed {
-            if begin(record) {
-                fs_of(record.set).replay_one(change)?;
-                count += 1;
+            let inodes = change.inodes();
+            if !guide.begins(record, &inodes) {
+                continue;
+            }
+            match fs_of(record.set).replay_one(change) {
+                Ok(()) => count += 1,
+                Err(error) if error.is_unfit() && guide.leaves_out(record, &inodes, &error) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         parsed.iter().for_each(|(record, change)| fs_of(record.set).release_slots(change));

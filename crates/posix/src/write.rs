@@ -8,7 +8,9 @@ use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::intents::Intent;
-use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{
+    Change, Charges, HoldResult, Locks, NAMES_RECORD_BYTES_MAX, Operation, OperationCost, Outcome, to_lock,
+};
 use crate::record::Record;
 use crate::reserve::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
@@ -74,6 +76,10 @@ impl Operation for Write<'_> {
         let HeldWrite { inode, start, block, .. } = held;
         let bytes = fs.stored_zeros(inode.object(), *start, *block)?.saturating_add(self.data.len() as u64);
         Ok(smallvec![Charge::of(inode.read().owners(), bytes, 0)])
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        NAMES_RECORD_BYTES_MAX + self.data.len()
     }
 
     fn locks<'h>(held: &'h HeldWrite<'_>) -> Locks<'h> {

@@ -17,7 +17,9 @@ use crate::hint_rules::{HINT_RULES, HintRules};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::intents::Intent;
-use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{
+    Change, Charges, HoldResult, Locks, NAMES_RECORD_BYTES_MAX, Operation, OperationCost, Outcome, to_lock,
+};
 use crate::project::META_COPIES;
 use crate::record::Record;
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
@@ -186,6 +188,10 @@ impl Operation for PutXattr<'_> {
         let bytes = self.name.len().saturating_add(self.value.len()) as u64;
         let objects = fs.put_place(inode, self.placement, (self.name, self.value))?.new_objects(self.name)?;
         Ok(smallvec![Charge::of(inode.read().owners(), bytes.saturating_mul(META_COPIES), objects)])
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        NAMES_RECORD_BYTES_MAX + self.value.len()
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {

@@ -449,6 +449,7 @@ fn run_server(
     let mut import = options.import.clone();
     memory.apply_to_import(&mut import);
     let record = options.record.take();
+    let ring_bytes = if options.is_crashproof { memory.ring_bytes() } else { 0 };
     let first = MountSpec::of_options(dataset, dir.clone(), options, None);
     let (name, at) = (target.name.clone(), dir.clone());
     let ready = move || {
@@ -465,7 +466,11 @@ fn run_server(
             let _ = print(READY);
         }
     };
-    daemon::serve(ServePlan { target, first, import, memory, record, metrics, inherited }, registry, ready)
+    daemon::serve(
+        ServePlan { target, first, import, memory, ring_bytes, record, metrics, inherited },
+        registry,
+        ready,
+    )
 }
 
 /// The remedy if a read-only mount prevents a writable one.

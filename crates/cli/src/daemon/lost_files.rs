@@ -5,16 +5,46 @@
 
 use crate::failure::Outcome;
 use crate::fd_store::InheritedMount;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use terrane_fuse::handover::{self, Ledger};
+use std::sync::Arc;
+use terrane_format::Feature;
+use terrane_fuse::handover::{self, ChangeRing, Ledger};
 use terrane_posix::{Fs, Ino, Loss};
+use terrane_wire::Txg;
 
 /// The ledger, as the file system sees it.
 struct LossLedger {
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     lost: Option<LostFiles>,
+}
+
+/// The ring of the ledger, in which changes are kept for a successor.
+struct KeptInRing(Arc<Ledger>);
+
+impl KeptInRing {
+    fn ring(&self) -> &ChangeRing {
+        self.0.ring().expect("made of a ledger with a ring")
+    }
+}
+
+impl terrane_posix::ChangeKeeper for KeptInRing {
+    fn reserve(&self, bytes: usize) -> bool {
+        self.ring().reserve(bytes)
+    }
+
+    fn unreserve(&self, bytes: usize) {
+        self.ring().unreserve(bytes);
+    }
+
+    fn keep(&self, txg: Txg, change: u64, pieces: &[&[u8]]) {
+        self.ring().keep((txg.0, change), pieces);
+    }
+
+    fn release(&self, durable: Txg) {
+        self.ring().release(durable.0);
+    }
 }
 
 impl terrane_posix::Ledger for LossLedger {
@@ -29,9 +59,17 @@ impl terrane_posix::Ledger for LossLedger {
     }
 }
 
-/// Gives the file system a ledger, and returns the file of the ledger for a holder. The file system must have none yet.
+/// Gives the file system a ledger, and its ring if it has one. Returns the file of the ledger for a holder. The file system must have
+/// none yet.
 pub fn attach_ledger(fs: &Fs, ledger: Ledger, lost: Option<LostFiles>) -> Outcome<File> {
     let file = ledger.file().try_clone()?;
+    let ledger = Arc::new(ledger);
+    let set = fs.dataset().object_set();
+    let pool = set.pool();
+    if let Some(ring) = ledger.ring().filter(|_| pool.has(Feature::Log)) {
+        ring.begin(pool.status().incarnation, set.id().0);
+        fs.set_keeper(Box::new(KeptInRing(Arc::clone(&ledger))));
+    }
     fs.set_ledger(Box::new(LossLedger { ledger, lost }));
     Ok(file)
 }
@@ -46,12 +84,13 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// `committed`: the last txg that the predecessor committed. After an orderly handover nothing more is lost.
+    /// `committed`: the last txg that the predecessor committed. After an orderly handover, or if all changes were replayed, nothing
+    /// more is lost, except in the files of which a change was left out.
     pub fn of(mount: &InheritedMount, orderly: bool, committed: u64) -> Outcome<Losses> {
         let ledger = mount.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
         let changed = match &ledger {
-            Some(ledger) if !orderly => ledger.inodes_changed_after(committed),
-            _ => BTreeSet::new(),
+            Some(ledger) if !orderly && mount.left_out.is_none() => ledger.inodes_changed_after(committed),
+            _ => mount.left_out.clone().unwrap_or_default(),
         };
         let mut lost: BTreeMap<Ino, Loss> = changed.into_iter().map(|ino| (ino, Loss::default())).collect();
         if let Some(file) = &mount.lost {

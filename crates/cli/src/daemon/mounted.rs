@@ -316,7 +316,7 @@ pub fn new_ledger(view: &OpenPool, fs: &Fs) -> Outcome<Option<File>> {
     if FdStore::of_this_process().is_none() || view.pool.is_read_only() || view.is_snapshot() {
         return Ok(None);
     }
-    attach_ledger(fs, Ledger::new(0)?, None).map(Some)
+    attach_ledger(fs, Ledger::new(view.ring_bytes.load(Ordering::Relaxed))?, None).map(Some)
 }
 
 /// The tags of a new mount.

@@ -123,7 +123,12 @@ fn note_losses(
     if !inherited.facts.orderly {
         let name = full_name(&open_pool.pool.name(), &mount.facts.dataset);
         let count = losses.lost.len();
-        log::warn!("pool {name}: server died; changes after txg {committed} are lost in {count} files");
+        match mount.left_out {
+            Some(_) if count == 0 => log::info!("pool {name}: server died; no change is lost"),
+            _ => log::warn!(
+                "pool {name}: server died; changes after txg {committed} are lost in {count} files"
+            ),
+        }
     }
     if let (Some(list), Some(holder)) = (&losses.list, FdStore::of_this_process()) {
         holder.store_lost(number, &list.file)?;
@@ -179,7 +184,8 @@ fn take_over_one(
     }
     if !view.pool.is_read_only() && !view.is_snapshot() {
         let known = ledger.is_some();
-        let file = attach_ledger(&fs, ledger.map_or_else(|| Ledger::new(0), Ok)?, list)?;
+        let ring_bytes = view.ring_bytes.load(Ordering::Relaxed);
+        let file = attach_ledger(&fs, ledger.map_or_else(|| Ledger::new(ring_bytes), Ok)?, list)?;
         if !known && let Some(holder) = FdStore::of_this_process() {
             holder.store_ledger(number, &file)?;
         }

@@ -73,6 +73,7 @@ fn samples() -> Vec<Record<'static>> {
         Record::ZeroRange { ino, range: 0..max, punches: true, keeps_size: false },
         Record::Reserve { ino, range: max - 1..max, extends: true },
         Record::StoreAccessTime { ino, at },
+        Record::Clone { ino: 9, from: 8, range: 4096..8192, into: 0 },
     ]
 }
 
@@ -94,7 +95,7 @@ fn every_kind_comes_back() {
         assert_eq!(stored(&parsed, now), raw);
         assert!(record.bytes_min() <= raw.len());
     }
-    assert_eq!(kinds, (kind::CREATE_FILE..=kind::STORE_ACCESS_TIME).collect());
+    assert_eq!(kinds, (kind::CREATE_FILE..=kind::CLONE).collect());
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn what_an_operation_does_not_take_is_refused() {
     }
     let late = Time { secs: 0, nanos: 1_000_000_000 };
     assert!(Record::parse(&stored(&write(0), late)).is_err());
-    for kind in [0, kind::STORE_ACCESS_TIME + 1, 255] {
+    for kind in [0, kind::CLONE + 1, 255] {
         assert_eq!(Record::parse(&[kind, 0, 0]).unwrap_err(), NoRecord::UnknownKind(kind));
     }
 }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_format::Feature;
 use terrane_format::label::Label;
+use terrane_posix::WholeReplay;
 use terrane_wire::Txg;
 
 pub const HELP: &str = "\
@@ -283,7 +284,7 @@ impl Import {
         options.rewind = self.rewind.map(Txg);
         options.discard_log = self.discard_log;
         let open_pool = OpenPool::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
-        let open_pool = open_pool.replayed(&mut |_| true)?;
+        let open_pool = open_pool.replayed(&mut WholeReplay)?;
         // A pool that cannot be mounted must not look as if it could.
         let opened = open_pool.fs().map(drop);
         let renamed = match opened.is_ok() && (self.new_id || name != old) {

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_dataset::Dataset;
 use terrane_format::log::Frame;
 use terrane_pool::Pool;
+use terrane_space::policy::Hint;
 use terrane_store::log::LogFailed;
 use terrane_wire::Txg;
-use terrane_space::policy::Hint;
 
 /// A log in memory. All that it takes is durable at once, unless it fails.
 #[derive(Default)]

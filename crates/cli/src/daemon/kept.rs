@@ -1,0 +1,105 @@
+//! Changes that a server which died had kept for its successor.
+//!
+//! They are replayed before any mount is taken over, together with the intent log. So programs notice nothing: what was answered is
+//! there, and what was not is asked for again by the kernel.
+//!
+//! A change that has ended two servers in the middle of its replay is left out, and its files count as damaged.
+
+use crate::failure::Outcome;
+use crate::fd_store::Inherited;
+use crate::open_pool::OpenPool;
+use std::collections::{BTreeMap, BTreeSet};
+use terrane_format::log::OwnedFrame;
+use terrane_fuse::handover::{KeptChanges, Ledger};
+use terrane_posix::{Ino, ReplayError, ReplayGuide};
+use terrane_wire::{ObjsetId, Txg};
+
+/// So many servers may die while they replay one change.
+const TRIES_MAX: u64 = 2;
+
+/// What the mounts of a predecessor have kept, by their numbers.
+#[derive(Default)]
+pub struct KeptByMounts(BTreeMap<u32, (Ledger, KeptChanges)>);
+
+impl KeptByMounts {
+    /// After an orderly end there is nothing.
+    pub fn read(inherited: &Inherited) -> Outcome<KeptByMounts> {
+        let mut kept = KeptByMounts::default();
+        if inherited.facts.orderly {
+            return Ok(kept);
+        }
+        for (number, mount) in &inherited.mounts {
+            let Some(file) = &mount.ledger else { continue };
+            let ledger = Ledger::map(file.try_clone()?)?;
+            if let Some(changes) = ledger.ring().and_then(|ring| ring.read()) {
+                kept.0.insert(*number, (ledger, changes));
+            }
+        }
+        Ok(kept)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Replays the intent log of the pool, and what the mounts have kept. Notes at each mount that it has lost nothing.
+    pub fn replay(self, open_pool: OpenPool, inherited: Option<&mut Inherited>) -> Outcome<OpenPool> {
+        let mut whole = BTreeSet::new();
+        for (number, (_, kept)) in &self.0 {
+            let frames = kept.changes.iter().map(|change| OwnedFrame {
+                set: ObjsetId(kept.set),
+                change: change.change,
+                txg: Txg(change.txg),
+                body: change.body.clone(),
+            });
+            let is_ours = open_pool.pool.add_kept_changes(kept.incarnation, frames);
+            if is_ours && kept.is_complete {
+                whole.insert(*number);
+            }
+        }
+        let mut guide = LeavingOut { kept: &self, left_out: BTreeMap::new() };
+        let open_pool = open_pool.replayed(&mut guide)?;
+        let mut left_out = guide.left_out;
+        if let Some(inherited) = inherited {
+            for (number, mount) in inherited.mounts.iter_mut().filter(|(number, _)| whole.contains(number)) {
+                let set = self.0.get(number).map_or(0, |(_, kept)| kept.set);
+                mount.left_out = Some(left_out.remove(&set).unwrap_or_default());
+            }
+        }
+        Ok(open_pool)
+    }
+}
+
+/// Leaves out what cannot be replayed: programs go on, and would lose all other changes too.
+struct LeavingOut<'k> {
+    kept: &'k KeptByMounts,
+    /// Inodes of changes that were left out, by object set.
+    left_out: BTreeMap<u64, BTreeSet<Ino>>,
+}
+
+impl ReplayGuide for LeavingOut<'_> {
+    fn begins(&mut self, record: &OwnedFrame, inodes: &[Ino]) -> bool {
+        let mut rings = self.kept.0.values().filter(|(_, kept)| kept.set == record.set.0);
+        let Some(ring) = rings.next().and_then(|(ledger, _)| ledger.ring()) else { return true };
+        let tries = ring.note_try(record.change);
+        if tries >= TRIES_MAX {
+            log::error!(
+                "object set {}: change {} of txg {} left out, inodes {inodes:?} are damaged: {tries} servers died in its replay",
+                record.set,
+                record.change,
+                record.txg
+            );
+            self.left_out.entry(record.set.0).or_default().extend(inodes);
+        }
+        tries < TRIES_MAX
+    }
+
+    fn leaves_out(&mut self, record: &OwnedFrame, inodes: &[Ino], error: &ReplayError) -> bool {
+        if self.kept.is_empty() {
+            return false;
+        }
+        log::error!("change left out, inodes {inodes:?} are damaged: {error}");
+        self.left_out.entry(record.set.0).or_default().extend(inodes);
+        true
+    }
+}
