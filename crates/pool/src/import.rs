@@ -77,6 +77,8 @@ pub struct ImportOptions {
     pub discard: bool,
     /// Give up the records of the intent log instead of keeping them for the replay.
     pub discard_log: bool,
+    /// An `fsync` may use an intent log. False: it commits.
+    pub intent_log: bool,
     /// A predecessor's changes will be handed over by [`Pool::add_kept_changes`]. Until the replay has ended, each commit says how far
     /// it is.
     pub expects_changes: bool,
@@ -97,6 +99,7 @@ impl Default for ImportOptions {
             commit_period: Duration::from_secs(5),
             discard: true,
             discard_log: false,
+            intent_log: true,
             expects_changes: false,
             index: IndexSource::Stored,
             unknown_features: &[],
@@ -831,7 +834,7 @@ pub(crate) fn assemble(
         collection: CollectionControl::new(options.index_bytes),
         activity: Activity::new(counters, before),
         holds: Holds::default(),
-        log: LogState::new(log),
+        log: LogState::new(log, options.intent_log),
         sync: Mutex::new(state),
         read_only: options.read_only,
         lifetimes: Lifetimes::default(),

@@ -43,6 +43,7 @@ pub(crate) struct FoundLog {
 /// The intent log of a pool, beside its writer.
 pub(crate) struct LogState {
     found: Mutex<Option<FoundLog>>,
+    /// The next commit gives the log up, and there is no other.
     is_closing: AtomicBool,
 }
 
@@ -115,8 +116,8 @@ pub(crate) fn homes_of(head: &LogHead) -> impl Iterator<Item = Home> + '_ {
 }
 
 impl LogState {
-    pub fn new(found: Option<FoundLog>) -> LogState {
-        LogState { found: Mutex::new(found), is_closing: AtomicBool::new(false) }
+    pub fn new(found: Option<FoundLog>, may_open: bool) -> LogState {
+        LogState { found: Mutex::new(found), is_closing: AtomicBool::new(!may_open) }
     }
 }
 

@@ -81,7 +81,14 @@ pub struct Machine {
 /// In every other workload the relocation index has no memory.
 fn options(read_only: bool, seed: u64) -> ImportOptions {
     let index_bytes = if seed.is_multiple_of(2) { u64::MAX } else { 0 };
-    ImportOptions { cache_bytes: 2 << 20, read_only, index_bytes, ..ImportOptions::default() }
+    // Each claim of the older scenarios is about txgs: an `fsync` commits.
+    ImportOptions {
+        cache_bytes: 2 << 20,
+        read_only,
+        index_bytes,
+        intent_log: false,
+        ..ImportOptions::default()
+    }
 }
 
 /// All devices of one power supply, as a pool takes them.
