@@ -262,14 +262,15 @@ impl Intents {
 
     /// A change of this txg has no record: all changes until then need a commit.
     pub fn lose(&self, txg: Txg) {
-        let mut lists = self.lists.lock();
-        self.lose_all(&mut lists, txg.0);
+        let lost = self.lose_all(&mut self.lists.lock(), txg.0);
+        drop(lost);
     }
 
-    fn lose_all(&self, lists: &mut Lists, txg: u64) {
+    /// Returns the records, for the caller to drop after the lock.
+    fn lose_all(&self, lists: &mut Lists, txg: u64) -> VecDeque<TxgIntents> {
         self.lost_txg.fetch_max(txg, Ordering::AcqRel);
-        lists.txgs.clear();
         lists.bytes = 0;
+        std::mem::take(&mut lists.txgs)
     }
 
     /// Records a change. The caller is in the txg and has locked the inodes that it has changed.
@@ -288,8 +289,8 @@ impl Intents {
             let mut writer = Writer::from(std::mem::take(body));
             record.write(now, &mut writer);
             *body = writer.into_bytes();
-            let durable = self.append(txg, intent, body, bytes_max);
-            drop(durable);
+            let unused = self.append(txg, intent, body, bytes_max);
+            drop(unused);
             if body.capacity() > bytes_max {
                 *body = Vec::new();
             }
@@ -303,14 +304,14 @@ impl Intents {
         }
     }
 
-    /// Returns what a commit has made durable meanwhile, for the caller to drop.
+    /// Returns records that are durable or lost, for the caller to drop after the lock.
     fn append(&self, txg: Txg, intent: &Intent<'_>, body: &[u8], bytes_max: usize) -> Vec<TxgIntents> {
         let lists = &mut *self.lists.lock();
         if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
             return Vec::new();
         }
         let is_new_txg = lists.txgs.back().is_none_or(|newest| newest.txg != txg.0);
-        let mut durable = if is_new_txg { lists.take_durable(self.log.synced_txg()) } else { Vec::new() };
+        let mut unused = if is_new_txg { lists.take_durable(self.log.synced_txg()) } else { Vec::new() };
         // Its number is taken under the lock, so that the names are in the order of their numbers.
         let frame = Frame { set: self.set, change: self.log.next_change(), txg, body };
         let newest = lists.of_txg(txg.0);
@@ -318,7 +319,7 @@ impl Intents {
             Intent::Content(ino, _) => {
                 let own = newest.contents.entry(*ino).or_default();
                 if own.is_marked {
-                    return durable;
+                    return unused;
                 }
                 (&mut own.frames, Some(*ino))
             }
@@ -331,7 +332,8 @@ impl Intents {
             unlinked.iter().for_each(|ino| lists.drop_contents(*ino));
             for ino in moved.iter().flatten() {
                 if !lists.move_to_names(*ino) {
-                    self.lose_all(lists, txg.0);
+                    unused.extend(self.lose_all(lists, txg.0));
+                    return unused;
                 }
             }
         }
@@ -340,14 +342,14 @@ impl Intents {
             (own > bytes_max, lists.bytes > BYTES_MAX)
         };
         if is_too_large(lists) != (false, false) {
-            durable.append(&mut lists.take_durable(self.log.synced_txg()));
+            unused.append(&mut lists.take_durable(self.log.synced_txg()));
         }
         match (is_too_large(lists), owner) {
             ((true, false), Some(ino)) => lists.mark(txg.0, ino),
             ((false, false), _) => {}
-            _ => self.lose_all(lists, txg.0),
+            _ => unused.extend(self.lose_all(lists, txg.0)),
         }
-        durable
+        unused
     }
 
     /// All frames that no `fsync` has taken.
@@ -381,7 +383,9 @@ impl Intents {
                 match self.log.log(lists.take(ino)) {
                     Some(ticket) => lists.logged = Some((ticket, newest)),
                     None => {
-                        self.lose_all(lists, newest);
+                        let lost = self.lose_all(lists, newest);
+                        drop(locked);
+                        drop(lost);
                         return false;
                     }
                 }
@@ -398,7 +402,9 @@ impl Intents {
         if waited.is_err() {
             let mut lists = self.lists.lock();
             let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
-            self.lose_all(&mut lists, newest);
+            let lost = self.lose_all(&mut lists, newest);
+            drop(lists);
+            drop(lost);
         }
         waited.is_ok()
     }

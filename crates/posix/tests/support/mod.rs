@@ -205,16 +205,11 @@ impl Machine {
         self.mount_as(open);
     }
 
-    /// A copy of this machine after a power cut, mounted in this way. This one goes on.
+    /// A copy of this machine after a power cut, mounted in this way. It commits on request only. This one goes on.
     pub fn after_power_cut(&self, open: impl FnOnce(Arc<Dataset>) -> Arc<Fs>) -> Machine {
         let device = self.device.after_power_loss(self.seed);
-        let mut copy = Machine {
-            seed: self.seed,
-            threads: self.threads,
-            device,
-            mounted: None,
-            kept: self.kept.clone(),
-        };
+        let mut copy =
+            Machine { seed: self.seed, threads: false, device, mounted: None, kept: self.kept.clone() };
         copy.mount_as(open);
         copy
     }
