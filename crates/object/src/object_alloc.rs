@@ -422,6 +422,40 @@ mod tests {
     }
 
     #[test]
+    fn a_given_number_is_taken_from_the_free_ones() {
+        let mut allocator = ObjectAllocator::new(0, 64);
+        assert!(allocator.add_unused(1, !0b11));
+        for (number, slots, stored, is_free) in [
+            (32, 1, 0b11, false),
+            (33, 2, 0b11, false),
+            (34, 2, 0b11, true),
+            (35, 1, 0b11, false),
+            (40, 24, 0b11, true),
+            (100, 3, 0, true),
+            (102, 1, 0, false),
+        ] {
+            assert_eq!(allocator.take_given(number, slots, stored), is_free, "{slots} slots at {number}");
+            allocator.check();
+        }
+        assert_eq!((allocator.objects, allocator.high_water), (3, 103));
+        let free: Vec<u64> = std::iter::from_fn(|| allocator.take_free(1)).collect();
+        assert_eq!(free, [36, 37, 38, 39]);
+        // Destroyed in a txg that may not be durable.
+        let mut freed = IdMap::default();
+        add_slots(&mut freed, 34, 2);
+        allocator.quiesced();
+        allocator.clear_stored();
+        allocator.rotate_freed(freed);
+        assert!(!allocator.take_given(34, 2, 0));
+        allocator.rotate_freed(IdMap::default());
+        assert!(allocator.take_given(34, 2, 0));
+        for (number, slots) in [(0, 1), (31, 2), (NUMBERS_END, 1), (u64::MAX, 1), (1 << 50, 32)] {
+            assert!(!is_possible(number, slots), "{slots} slots at {number}");
+        }
+        assert!(is_possible(1, 31) && is_possible(NUMBERS_END - 1, 1));
+    }
+
+    #[test]
     fn smaller_dnodes_use_the_rest_of_a_block() {
         let mut allocator = ObjectAllocator::new(0, 1);
         assert_eq!(

@@ -358,14 +358,15 @@ impl Intents {
 
     /// A change of this txg has no record: all changes until then need a commit.
     pub fn lose(&self, txg: Txg) {
-        let mut lists = self.lists.lock();
-        self.lose_all(&mut lists, txg.0);
+        let lost = self.lose_all(&mut self.lists.lock(), txg.0);
+        drop(lost);
     }
 
-    fn lose_all(&self, lists: &mut Lists, txg: u64) {
+    /// Returns the records, for the caller to drop after the lock.
+    fn lose_all(&self, lists: &mut Lists, txg: u64) -> VecDeque<TxgIntents> {
         self.lost_txg.fetch_max(txg, Ordering::AcqRel);
-        lists.txgs.clear();
         lists.bytes = 0;
+        std::mem::take(&mut lists.txgs)
     }
 
     /// Records a change. The caller is in the txg and has locked the inodes that it has changed.
@@ -404,8 +405,8 @@ impl Intents {
             }
             if is_logged {
                 body.extend_from_slice(record.tail());
-                let durable = self.append((txg, change), intent, body, bytes_max);
-                drop(durable);
+                let unused = self.append((txg, change), intent, body, bytes_max);
+                drop(unused);
             }
             if body.capacity() > bytes_max {
                 *body = Vec::new();
@@ -420,7 +421,7 @@ impl Intents {
         }
     }
 
-    /// Returns what a commit has made durable meanwhile, for the caller to drop.
+    /// Returns records that are durable or lost, for the caller to drop after the lock.
     fn append(
         &self,
         (txg, change): (Txg, u64),
@@ -433,14 +434,14 @@ impl Intents {
             return Vec::new();
         }
         let is_new_txg = lists.txgs.back().is_none_or(|newest| newest.txg != txg.0);
-        let mut durable = if is_new_txg { lists.take_durable(self.log.synced_txg()) } else { Vec::new() };
+        let mut unused = if is_new_txg { lists.take_durable(self.log.synced_txg()) } else { Vec::new() };
         let frame = Frame { set: self.set, change, txg, body };
         let newest = lists.of_txg(txg.0);
         let (list, owner) = match intent {
             Intent::Content(ino, _) => {
                 let own = newest.contents.entry(*ino).or_default();
                 if own.is_marked {
-                    return durable;
+                    return unused;
                 }
                 (&mut own.frames, Some(*ino))
             }
@@ -453,7 +454,8 @@ impl Intents {
             unlinked.iter().for_each(|ino| lists.drop_contents(*ino));
             for ino in moved.iter().flatten() {
                 if !lists.move_to_names(*ino) {
-                    self.lose_all(lists, txg.0);
+                    unused.extend(self.lose_all(lists, txg.0));
+                    return unused;
                 }
             }
         }
@@ -462,14 +464,14 @@ impl Intents {
             (own > bytes_max, lists.bytes > BYTES_MAX)
         };
         if is_too_large(lists) != (false, false) {
-            durable.append(&mut lists.take_durable(self.log.synced_txg()));
+            unused.append(&mut lists.take_durable(self.log.synced_txg()));
         }
         match (is_too_large(lists), owner) {
             ((true, false), Some(ino)) => lists.mark(txg.0, ino),
             ((false, false), _) => {}
-            _ => self.lose_all(lists, txg.0),
+            _ => unused.extend(self.lose_all(lists, txg.0)),
         }
-        durable
+        unused
     }
 
     /// All frames that no `fsync` has taken.
@@ -506,7 +508,9 @@ impl Intents {
                 match self.log.log(lists.take(ino), Txg(newest)) {
                     Some(ticket) => lists.logged = Some((ticket, newest)),
                     None => {
-                        self.lose_all(lists, newest);
+                        let lost = self.lose_all(lists, newest);
+                        drop(locked);
+                        drop(lost);
                         return false;
                     }
                 }
@@ -523,7 +527,9 @@ impl Intents {
         if waited.is_err() {
             let mut lists = self.lists.lock();
             let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
-            self.lose_all(&mut lists, newest);
+            let lost = self.lose_all(&mut lists, newest);
+            drop(lists);
+            drop(lost);
         }
         waited.is_ok()
     }

@@ -45,6 +45,8 @@ pub struct Replayed {
     pub records: u64,
     /// Records of changes that a commit contains.
     pub skipped: u64,
+    /// The open txg has all of it. False: the pool committed a part meanwhile, and a crash now would lose the rest.
+    pub is_whole: bool,
 }
 
 /// Why a replay has stopped. The changes before are made, and must not be committed.
@@ -186,13 +188,15 @@ impl Fs {
             order.iter().map(|frame| self.parse_record(*frame)).collect::<Result<_, _>>()?;
         // Operations also create objects that have no record, such as values of extended attributes. Those must not
         // take the number of an inode that is created later.
+        let txg = self.set.open_txg();
         let slots = || parsed.iter().flat_map(Parsed::slots);
         self.set.withhold_slots(slots());
         let outcome = parsed.iter().try_for_each(|change| self.replay_one(change));
         self.set.release_slots(slots());
         outcome?;
         let count = parsed.len() as u64;
-        Ok(Replayed { records: count, skipped: mine().count() as u64 - count })
+        let is_whole = self.set.open_txg() == txg;
+        Ok(Replayed { records: count, skipped: mine().count() as u64 - count, is_whole })
     }
 
     pub(crate) fn parse_record<'a>(&self, frame: Frame<'a>) -> Result<Parsed<'a>, ReplayError> {

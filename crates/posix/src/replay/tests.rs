@@ -4,4 +4,5 @@ mod each;
 mod fsync;
 mod hostile;
 mod random;
+mod threads;
 mod world;

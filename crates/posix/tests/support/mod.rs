@@ -9,7 +9,7 @@ use terrane_device::{Device, Fault, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_object::{FreeDecision, FreePolicy, ObjectSets};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
-use terrane_posix::{Attr, Cred, Errno, Fs, Ino, Loss, SetAttr, WriteFlags};
+use terrane_posix::{Attr, Cred, Errno, Fs, Ino, Loss, SetAttr, WholeReplay, WriteFlags, replay_pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::{ObjectId, Txg};
 
@@ -205,16 +205,11 @@ impl Machine {
         self.mount_as(open);
     }
 
-    /// A copy of this machine after a power cut, mounted in this way. This one goes on.
+    /// A copy of this machine after a power cut, mounted in this way. It commits on request only. This one goes on.
     pub fn after_power_cut(&self, open: impl FnOnce(Arc<Dataset>) -> Arc<Fs>) -> Machine {
         let device = self.device.after_power_loss(self.seed);
-        let mut copy = Machine {
-            seed: self.seed,
-            threads: self.threads,
-            device,
-            mounted: None,
-            kept: self.kept.clone(),
-        };
+        let mut copy =
+            Machine { seed: self.seed, threads: false, device, mounted: None, kept: self.kept.clone() };
         copy.mount_as(open);
         copy
     }
@@ -245,7 +240,11 @@ impl Machine {
             let policy: Arc<KeptTxg> = Arc::clone(kept);
             objects.open_objset(ObjectId(id), policy).unwrap();
         }
-        let fs = open(Arc::new(Dataset::open_root(&objects).unwrap()));
+        let root = || Arc::new(Dataset::open_root(&objects).unwrap());
+        if pool.unreplayed_log().is_some() {
+            replay_pool(&pool, &mut |_| Ok(root()), &mut WholeReplay).unwrap();
+        }
+        let fs = open(root());
         self.mounted = Some(Mounted { pool, objects, fs });
     }
 }

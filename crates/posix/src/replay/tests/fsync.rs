@@ -555,6 +555,20 @@ fn an_inode_without_records_waits_for_those_that_were_taken() {
     assert!(watch.world.machine.pool().synced_txg() > before, "the log had failed, so it was committed");
 }
 
+/// The log has refused the names of both files, and there was no commit yet.
+#[test]
+fn records_that_the_log_refused_need_a_commit() {
+    let world = World::new(1, &[]);
+    let fs = world.fs();
+    let (one, two) = (fs.file(fs.root(), "one").ino, fs.file(fs.root(), "two").ino);
+    world.log.is_closed.store(true, Ordering::Relaxed);
+    assert!(!fs.intents.make_durable(one));
+    world.log.is_closed.store(false, Ordering::Relaxed);
+    assert!(!fs.intents.make_durable(two));
+    fs.sync().unwrap();
+    assert!(fs.intents.make_durable(two));
+}
+
 /// What is written while an `fsync` waits is not taken for durable.
 #[test]
 fn a_change_during_an_fsync_is_synced_by_the_next_one() {
