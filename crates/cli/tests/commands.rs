@@ -153,7 +153,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let dir = TestDir::new("upgrade");
     assert!(dir.out("pool upgrade").starts_with("no known pools"));
     dir.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words,org.terrane:snapshots,org.terrane:owners,org.terrane:shared";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words,org.terrane:snapshots,org.terrane:owners,org.terrane:shared,org.terrane:log";
     assert_eq!(dir.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(dir.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool upgrade --features").contains("org.terrane:tinyzap "));

@@ -95,7 +95,7 @@ impl Manager<'_> {
         }
         // The process id must be the server's, which only its shell knows before it becomes the server.
         script += "LISTEN_PID=$$ exec \"$0\" mount -f tank mnt";
-        let program = self.dir.command("mount -f tank mnt");
+        let program = self.dir.command("mount -f tank mnt -o crashproof=off");
         let mut command = Command::new("bash");
         command.args(["-c", &script]).arg(program.get_program()).current_dir(self.dir.path(""));
         command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));

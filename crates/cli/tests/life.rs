@@ -16,7 +16,7 @@ fn a_mount_outlives_its_server() {
     }
     let dir = TestDir::new("outlive");
     dir.run("pool create tank tank.img --size 64M", 0);
-    dir.run("mount tank mnt", 0);
+    dir.run("mount tank mnt -o crashproof=off", 0);
     let mnt = dir.path("mnt");
     let row = dir.json_rows("mounts --json").remove(0);
     let since = row["since"].clone();

@@ -19,7 +19,7 @@ fn new_pool(name: &str, files: &[&str]) -> Option<TestDir> {
     }
     let dir = TestDir::new(name);
     dir.run("pool create tank tank.img --size 64M", 0);
-    dir.run("mount tank mnt", 0);
+    dir.run("mount tank mnt -o crashproof=off", 0);
     for file in files {
         fs::write(dir.path("mnt").join(file), "old").unwrap();
     }

@@ -5,6 +5,7 @@
 //! * [`label`] and [`uberblock`]: the content of an anchor; an uberblock names the newest txg by a [`boot_ptr`]
 //! * [`features`]: what a pool may hold
 //! * [`zone_header`] and [`directory`]: what zones store about themselves
+//! * [`home`]: places of zones
 //! * [`rows`] and [`record`]: the zone tables, and what a commit changes in them
 //! * [`log`]: the intent log
 //! * [`totals`]: counters since the pool's creation
@@ -33,6 +34,7 @@ pub mod boot_ptr;
 pub mod cache_device;
 pub mod directory;
 pub mod features;
+pub mod home;
 pub mod label;
 pub mod log;
 pub mod record;

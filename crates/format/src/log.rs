@@ -5,11 +5,11 @@
 //! bytes of an earlier filling of the zone never continue a chain.
 
 use crate::addr::ZONE_BYTES_MAX;
-use crate::record::{Home, get_home, put_home};
+use crate::home::{Home, get_home, put_home};
 use crate::seal::{SEAL_BYTES, Seed, seal};
 use terrane_wire::{ObjsetId, Reader, Truncated, Txg, Writer, layout};
 
-/// `magic` of a [`BatchHead`].
+/// `magic` of a [`LogBatchHead`].
 pub const LOG_BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRLOGB");
 /// Most bytes of a batch, with its head and padding.
 pub const LOG_BATCH_BYTES_MAX: u64 = 4 << 20;
@@ -20,7 +20,7 @@ pub const LOG_COPIES_MAX: usize = 2;
 
 layout! {
     /// Start of a batch. `FORMAT.md` section "The intent log".
-    BatchHead, 96 bytes {
+    LogBatchHead, 96 bytes {
         /// [`LOG_BATCH_MAGIC`].
         0  magic: u64,
         /// Id of the pool, as in the label.
@@ -47,21 +47,21 @@ layout! {
 /// A batch as it was read.
 pub struct Batch<'a> {
     /// Its head.
-    pub head: BatchHead,
+    pub head: LogBatchHead,
     /// Its records, one frame behind the other.
     pub frames: &'a [u8],
     /// Bytes that it takes in its zone: whole write units.
     pub stored_bytes: u64,
 }
 
-impl BatchHead {
+impl LogBatchHead {
     fn seed(&self, offset: u64) -> Seed {
         Seed { pool: self.pool, scope: self.number, offset, incarnation: self.incarnation }
     }
 
     fn seal_of(&self, offset: u64, frames: &[u8]) -> [u8; SEAL_BYTES] {
         let raw = self.encode();
-        let head = raw.get(..BatchHead::SIZE - SEAL_BYTES).unwrap_or(&raw);
+        let head = raw.get(..LogBatchHead::SIZE - SEAL_BYTES).unwrap_or(&raw);
         seal(self.seed(offset), &[head, frames])
     }
 
@@ -74,7 +74,7 @@ impl BatchHead {
         self.magic = LOG_BATCH_MAGIC;
         self.len = u32::try_from(frames.len()).expect("a batch is small");
         self.seal = self.seal_of(offset, frames);
-        let mut raw = Writer::with_capacity((BatchHead::SIZE + frames.len()).next_multiple_of(unit));
+        let mut raw = Writer::with_capacity((LogBatchHead::SIZE + frames.len()).next_multiple_of(unit));
         raw.bytes(&self.encode());
         raw.bytes(frames);
         raw.pad_to(unit);
@@ -91,24 +91,25 @@ impl<'a> Batch<'a> {
         offset: u64,
         unit: u64,
     ) -> Option<Batch<'a>> {
-        let head = BatchHead::decode(raw)?;
+        let head = LogBatchHead::decode(raw)?;
         if head.magic != LOG_BATCH_MAGIC || head.pool != pool || head.incarnation != incarnation {
             return None;
         }
-        let end = BatchHead::SIZE.checked_add(usize::try_from(head.len).ok()?)?;
+        let end = LogBatchHead::SIZE.checked_add(usize::try_from(head.len).ok()?)?;
         let stored_bytes = u64::try_from(end).ok()?.checked_next_multiple_of(unit)?;
         if stored_bytes > LOG_BATCH_BYTES_MAX {
             return None;
         }
-        let frames = raw.get(BatchHead::SIZE..end)?;
+        let frames = raw.get(LogBatchHead::SIZE..end)?;
         (head.seal == head.seal_of(offset, frames)).then_some(Batch { head, frames, stored_bytes })
     }
 
     /// Bytes that the batch at the start of `raw` claims to take, so that more can be read. `None`: there is none.
     pub fn claimed_bytes(raw: &[u8], (pool, incarnation): (u64, u64), unit: u64) -> Option<u64> {
-        let head = BatchHead::decode(raw)?;
+        let head = LogBatchHead::decode(raw)?;
         let is_ours = head.magic == LOG_BATCH_MAGIC && head.pool == pool && head.incarnation == incarnation;
-        let bytes = (BatchHead::SIZE as u64).checked_add(head.len.into())?.checked_next_multiple_of(unit)?;
+        let bytes =
+            (LogBatchHead::SIZE as u64).checked_add(head.len.into())?.checked_next_multiple_of(unit)?;
         (is_ours && bytes <= LOG_BATCH_BYTES_MAX).then_some(bytes)
     }
 }
@@ -253,10 +254,21 @@ mod tests {
     use super::*;
     use terrane_wire::{DeviceIdx, ZoneIdx};
 
-    fn head(number: u64) -> BatchHead {
+    fn head(number: u64) -> LogBatchHead {
         let (pool, incarnation, reserved) = (7, 3, [0; 12]);
         let (chain, seal, newest_txg) = ([9; 16], [0; 16], Txg(40));
-        BatchHead { magic: 0, pool, incarnation, number, acked: 4, newest_txg, len: 0, reserved, chain, seal }
+        LogBatchHead {
+            magic: 0,
+            pool,
+            incarnation,
+            number,
+            acked: 4,
+            newest_txg,
+            len: 0,
+            reserved,
+            chain,
+            seal,
+        }
     }
 
     #[test]
@@ -275,7 +287,7 @@ mod tests {
         for (ids, offset) in [((8, 3), 8192), ((7, 4), 8192), ((7, 3), 4096)] {
             assert!(Batch::parse(&raw, ids, offset, 4096).is_none(), "{ids:?} {offset}");
         }
-        for at in 0..BatchHead::SIZE + frames.len() {
+        for at in 0..LogBatchHead::SIZE + frames.len() {
             let mut rotten = raw.clone();
             rotten[at] ^= 1;
             assert!(Batch::parse(&rotten, (7, 3), 8192, 4096).is_none(), "byte {at}");

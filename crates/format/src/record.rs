@@ -13,9 +13,11 @@ use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::boot_ptr::BootPtr;
 use crate::directory::Entry;
+pub use crate::home::Home;
+use crate::home::{get_home, get_homes, put_home, put_homes};
 use crate::log::LogHead;
 use crate::totals::Totals;
-use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, splitmix64};
+use terrane_wire::{Corrupt, Field, Reader, Truncated, Txg, Writer, ZoneSeq, splitmix64};
 
 /// First word of a commit record.
 pub const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"TERRRECD");
@@ -76,21 +78,6 @@ pub enum RowForm {
     Plain,
     /// With tails.
     Tailed,
-}
-
-/// The physical zone that holds a logical one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Home {
-    /// Index in the label's device table.
-    pub device: DeviceIdx,
-    /// The physical zone on the device.
-    pub zone: ZoneIdx,
-}
-
-impl std::fmt::Display for Home {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "device {} zone {}", self.device, self.zone)
-    }
 }
 
 /// A zone that was opened.
@@ -565,34 +552,6 @@ pub fn get_zone_bytes(raw: &mut Reader<'_>) -> Result<u64, Truncated> {
     Some(raw.varint()?).filter(|bytes| *bytes <= ZONE_BYTES_MAX).ok_or(bad)
 }
 
-/// Writes a physical zone.
-pub fn put_home(out: &mut Writer, home: Home) {
-    out.u16(home.device.0);
-    out.varint(u64::from(home.zone.0));
-}
-
-/// Reads a physical zone. Whether it exists is not checked.
-pub fn get_home(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
-    let bad = Truncated { offset: raw.offset(), needed: 0 };
-    let device = DeviceIdx(raw.u16()?);
-    Ok(Home { device, zone: ZoneIdx(u32::try_from(raw.varint()?).map_err(|_| bad)?) })
-}
-
-/// A list of replicas. Mirrors will have more than one.
-pub(crate) fn put_homes(out: &mut Writer, home: Home) {
-    out.u8(1);
-    put_home(out, home);
-}
-
-/// More than one replica is an unknown feature.
-pub(crate) fn get_homes(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
-    let bad = Truncated { offset: raw.offset(), needed: 0 };
-    if raw.u8()? != 1 {
-        return Err(bad);
-    }
-    get_home(raw)
-}
-
 /// Writes a run, with its tally if that is known.
 pub fn put_run(out: &mut Writer, run: &Run) {
     out.varint(u64::from(run.first));
@@ -673,6 +632,7 @@ mod tests {
     use super::*;
     use crate::log::LogZone;
     use proptest::prelude::*;
+    use terrane_wire::{DeviceIdx, ZoneIdx};
 
     pub fn sample() -> Record {
         let mut run = Run::of(5, 30, ZoneSeq(8), 8192);

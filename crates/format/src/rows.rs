@@ -10,9 +10,10 @@
 //! Invariant: a parsed row keeps its own bounds: `claimed` and `live` do not exceed the capacity, runs are sorted and separate, and
 //! dead intervals ascend.
 
+use crate::home::{Home, get_homes, put_homes};
 use crate::record::{
-    Home, PartCopy, RowForm, Run, ZoneClass, get_homes, get_list, get_part_copy, get_run, get_seq,
-    get_zone_bytes, put_homes, put_part_copy, put_run,
+    PartCopy, RowForm, Run, ZoneClass, get_list, get_part_copy, get_run, get_seq, get_zone_bytes,
+    put_part_copy, put_run,
 };
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 

@@ -10,7 +10,7 @@
 //! If the newest txg cannot be read, import refuses and says what a rewind would lose. It never falls back by
 //! itself.
 
-use crate::log::{FoundLog, LogState, homes_of};
+use crate::found_log::{FoundLog, LogState, homes_of};
 use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, IndexSource};
 use parking_lot::Mutex;

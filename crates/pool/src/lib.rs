@@ -24,6 +24,7 @@ mod colocated;
 pub mod create;
 
 mod features;
+mod found_log;
 mod frees;
 mod gc;
 mod hold;

@@ -7,45 +7,25 @@
 //! An import that finds records keeps the log named, in every commit, until the layer above has replayed them. Until then there is no
 //! new log.
 
+use crate::found_log::FoundLog;
 use crate::pool::{Pool, SyncState, Tx, TxgSync};
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use terrane_device::{Device, ZoneState};
 use terrane_format::Feature;
-use terrane_format::log::{Frame, LOG_COPIES_MAX, LogHead, LogZone, OwnedFrame};
+use terrane_format::log::{LOG_COPIES_MAX, LogHead, LogZone, OwnedFrame};
 use terrane_format::record::Home;
 use terrane_space::policy::ZoneSupply;
 use terrane_store::PoolError;
-use terrane_store::devices::{Devices, log_zones};
+use terrane_store::devices::log_zones;
 use terrane_store::log::{LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket};
-use terrane_store::log_reader::LogReader;
-use terrane_wire::{Corrupt, DeviceIdx, Txg};
+use terrane_wire::{DeviceIdx, Txg};
 
 /// Most bytes of a zone that the log uses on a drive. They bound the replay.
 const LOG_ZONE_BYTES_MAX: u64 = 64 << 20;
 /// The same without hardware pointers, where a zone need not be used up before it is used again. So the log soon writes only blocks
 /// that the file system below has allocated before.
 const LOG_ZONE_BYTES_REUSED: u64 = 16 << 20;
-
-/// A log that an import found.
-pub(crate) struct FoundLog {
-    head: LogHead,
-    /// Records that the commit does not contain, in order.
-    records: Vec<OwnedFrame>,
-    bytes: u64,
-    /// Records of these txgs have been replayed up to this number of a change.
-    replayed: Vec<(Txg, u64)>,
-    /// All is replayed, by this txg. 0: there was nothing, or the log was given up.
-    ended: Option<Txg>,
-}
-
-/// The intent log of a pool, beside its writer.
-pub(crate) struct LogState {
-    found: Mutex<Option<FoundLog>>,
-    /// The next commit gives the log up, and there is no other.
-    is_closing: AtomicBool,
-}
 
 /// What an import found in the intent log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,64 +41,6 @@ pub(crate) struct CommitLog {
     pub head: Option<LogHead>,
     plan: Option<LogPlan>,
     returned: Vec<Home>,
-}
-
-impl FoundLog {
-    /// Reads the log that the imported record names.
-    pub fn read(devices: &Devices, pool: u64, head: LogHead) -> Result<FoundLog, PoolError> {
-        let read = LogReader::new(devices, pool, &head).read()?;
-        let frames = Frame::parse_all(&read.frames)
-            .map_err(|error| Corrupt::new("intent log", "records of a batch", "whole", error))?;
-        let mut found = FoundLog { bytes: read.bytes, ..FoundLog::empty(head) };
-        found.add(frames.into_iter().map(OwnedFrame::from));
-        found.ended = found.records.is_empty().then_some(Txg(0));
-        Ok(found)
-    }
-
-    /// Without records.
-    fn empty(head: LogHead) -> FoundLog {
-        FoundLog { head, records: Vec::new(), bytes: 0, replayed: Vec::new(), ended: None }
-    }
-
-    /// For changes that a predecessor has kept in memory and will be handed over. `imported`: txg and incarnation of what was
-    /// imported. `found`: its log.
-    pub fn expecting(found: Option<FoundLog>, (txg, incarnation): (Txg, u64)) -> FoundLog {
-        let (chain, zones) = ([0; 16], Vec::new());
-        let head = LogHead { incarnation, number: 1, offset: 0, chain, after: txg, replayed: 0, zones };
-        FoundLog { ended: None, ..found.unwrap_or_else(|| FoundLog::empty(head)) }
-    }
-
-    /// The zones that must not be written before the replay is durable.
-    pub fn homes(&self) -> impl Iterator<Item = Home> + '_ {
-        homes_of(&self.head)
-    }
-
-    /// Adds records that the commit does not contain. Records may be there already.
-    fn add(&mut self, records: impl IntoIterator<Item = OwnedFrame>) {
-        let LogHead { after, replayed, .. } = self.head;
-        self.records
-            .extend(records.into_iter().filter(|record| record.txg > after && record.change > replayed));
-        self.records.sort_by_key(|record| record.change);
-        self.records.dedup_by_key(|record| record.change);
-    }
-
-    /// The head for the record of `txg`. `None`: all is replayed.
-    fn head_for(&self, txg: Txg) -> Option<LogHead> {
-        let replayed = self.replayed.iter().filter(|(of, _)| *of <= txg).map(|(_, change)| *change).max();
-        let replayed = replayed.unwrap_or(0).max(self.head.replayed);
-        self.ended.is_none_or(|ended| ended > txg).then(|| LogHead { replayed, ..self.head.clone() })
-    }
-}
-
-/// The zones of a log.
-pub(crate) fn homes_of(head: &LogHead) -> impl Iterator<Item = Home> + '_ {
-    head.zones.iter().flat_map(|zone| zone.homes.iter().copied())
-}
-
-impl LogState {
-    pub fn new(found: Option<FoundLog>, may_open: bool) -> LogState {
-        LogState { found: Mutex::new(found), is_closing: AtomicBool::new(!may_open) }
-    }
 }
 
 impl Pool {
@@ -308,27 +230,5 @@ impl Pool {
         for home in returned {
             st.alloc.take_back(home);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A txg that syncs when the replay ends lacks what was repeated in the next one.
-    #[test]
-    fn a_commit_names_the_log_until_it_contains_the_whole_replay() {
-        let (chain, zones) = ([0; 16], Vec::new());
-        let head = LogHead { incarnation: 1, number: 1, offset: 0, chain, after: Txg(4), replayed: 2, zones };
-        let mut found = FoundLog::empty(head);
-        let replayed =
-            |found: &FoundLog, txg| found.head_for(Txg(txg)).map(|head| (head.after, head.replayed));
-        assert_eq!(replayed(&found, 100), Some((Txg(4), 2)));
-        found.replayed = vec![(Txg(100), 5), (Txg(101), 9)];
-        assert_eq!(replayed(&found, 100), Some((Txg(4), 5)));
-        found.ended = Some(Txg(101));
-        assert_eq!(replayed(&found, 99), Some((Txg(4), 2)));
-        assert_eq!(replayed(&found, 100), Some((Txg(4), 5)));
-        assert_eq!(replayed(&found, 101), None);
     }
 }

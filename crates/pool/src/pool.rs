@@ -11,7 +11,7 @@ pub(crate) use sync_ctx::Dropping;
 pub use sync_ctx::{Stream, TxgSync, WriteRequest};
 pub use tx::Tx;
 
-use crate::log::LogState;
+use crate::found_log::LogState;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

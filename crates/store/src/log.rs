@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_device::Device;
-use terrane_format::log::{BatchHead, LOG_BATCH_BYTES_MAX, LogHead, LogZone};
+use terrane_format::log::{LOG_BATCH_BYTES_MAX, LogBatchHead, LogHead, LogZone};
 use terrane_format::record::Home;
 use terrane_wire::Txg;
 
@@ -195,7 +195,7 @@ impl IntentLog {
     }
 
     fn batch_bytes(&self, frames: usize) -> u64 {
-        (BatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
+        (LogBatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
     }
 
     /// Hands over frames of txgs up to `newest_txg`. `None`: the log does not take them, so the caller must commit. Does not wait.
@@ -244,7 +244,7 @@ impl IntentLog {
         }
         let homes = state.zone(state.at_zone).map(|zone| zone.homes.clone()).unwrap_or_default();
         let (offset, number) = (state.offset, state.number);
-        let mut head = BatchHead {
+        let mut head = LogBatchHead {
             magic: 0,
             pool: self.pool,
             incarnation: self.incarnation,

@@ -7,7 +7,7 @@
 use crate::PoolError;
 use crate::devices::Devices;
 use terrane_device::{Device, DeviceInfo, ZoneState};
-use terrane_format::log::{Batch, BatchHead, LogHead, LogZone};
+use terrane_format::log::{Batch, LogBatchHead, LogHead, LogZone};
 use terrane_format::record::Home;
 use terrane_wire::Corrupt;
 
@@ -27,7 +27,7 @@ pub struct ReadLog {
 
 /// What a zone says at some offset.
 enum Found {
-    Batch { head: BatchHead, frames: Vec<u8>, stored_bytes: u64 },
+    Batch { head: LogBatchHead, frames: Vec<u8>, stored_bytes: u64 },
     Nothing,
 }
 
@@ -112,7 +112,7 @@ impl LogReader<'_> {
         error.map_or(Ok(Found::Nothing), Err)
     }
 
-    fn read_batch(&self, home: Home, offset: u64) -> Result<Option<(BatchHead, Vec<u8>, u64)>, PoolError> {
+    fn read_batch(&self, home: Home, offset: u64) -> Result<Option<(LogBatchHead, Vec<u8>, u64)>, PoolError> {
         let device = self.devices.get(home.device)?;
         let end = readable_end(device.as_ref(), home)?;
         if offset.saturating_add(self.unit) > end {
@@ -166,8 +166,8 @@ impl LogReader<'_> {
             device.read(home.zone, at, &mut raw)?;
             for (nth, unit) in (0..).zip(raw.chunks(usize::try_from(self.unit).unwrap_or(4096))) {
                 let is_claimed = Batch::claimed_bytes(unit, self.ids(), self.unit).is_some();
-                let is_later = |head: &BatchHead| head.number > missing && head.acked >= missing;
-                if !is_claimed || !BatchHead::decode(unit).is_some_and(|head| is_later(&head)) {
+                let is_later = |head: &LogBatchHead| head.number > missing && head.acked >= missing;
+                if !is_claimed || !LogBatchHead::decode(unit).is_some_and(|head| is_later(&head)) {
                     continue;
                 }
                 let place = at + nth * self.unit;

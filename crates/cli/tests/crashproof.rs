@@ -1,0 +1,174 @@
+//! A server is killed again and again, and programs go on as if nothing had happened.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{TestDir, can_mount, kill};
+
+fn new_pool(name: &str, options: &str) -> Option<TestDir> {
+    if !can_mount() {
+        return None;
+    }
+    let dir = TestDir::new(name);
+    dir.run("pool create tank tank.img --size 512M", 0);
+    // Nothing is committed by the clock.
+    dir.run(&format!("mount tank mnt -o commit=3600{options}"), 0);
+    Some(dir)
+}
+
+/// Returns when the next server has answered.
+fn kill_server(dir: &TestDir) {
+    let server = dir.daemon_pid();
+    kill("-KILL", server);
+    fs::metadata(dir.path("mnt")).unwrap();
+    assert_ne!(dir.successor_of(server), server);
+}
+
+fn lost_files(dir: &TestDir) -> usize {
+    dir.json("pool status -j tank")["pools"][0]["lost_files"].as_array().unwrap().len()
+}
+
+fn end(dir: &TestDir) {
+    assert_eq!(lost_files(dir), 0);
+    dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// What programs see of a tree: of each path its type, mode, owner, links, size, time and number.
+fn listing(root: &Path) -> Vec<String> {
+    let (mut all, mut dirs) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = path.symlink_metadata().unwrap();
+            let (ino, mode, links, size) = (meta.ino(), meta.mode(), meta.nlink(), meta.size());
+            let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+            let text = format!("{} {ino} {mode:o} {links} {size} {times:?}", path.display());
+            if meta.is_dir() {
+                dirs.push(path);
+            }
+            all.push(text);
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_killed_server_costs_nothing() {
+    let Some(dir) = new_pool("kept-all", "") else { return };
+    let at = |name: &str| dir.path("mnt").join(name);
+    fs::create_dir(at("dir")).unwrap();
+    let mut open = OpenOptions::new().append(true).create(true).open(at("dir/log")).unwrap();
+    for round in 0..4 {
+        for nth in 0..40 {
+            fs::write(at(&format!("dir/{round}-{nth}")), vec![nth as u8; 5000 * (nth % 5)]).unwrap();
+        }
+        fs::rename(at(&format!("dir/{round}-1")), at("renamed")).unwrap();
+        fs::hard_link(at(&format!("dir/{round}-2")), at(&format!("link-{round}"))).unwrap();
+        symlink("anywhere", at(&format!("symlink-{round}"))).unwrap();
+        fs::remove_file(at(&format!("dir/{round}-3"))).unwrap();
+        fs::set_permissions(at(&format!("dir/{round}-4")), fs::Permissions::from_mode(0o4711)).unwrap();
+        let cut = OpenOptions::new().write(true).open(at(&format!("dir/{round}-9"))).unwrap();
+        cut.set_len(777).unwrap();
+        fs::copy(at(&format!("dir/{round}-8")), at(&format!("copy-{round}"))).unwrap();
+        // Open, without a name.
+        let nameless = File::create_new(at("nameless")).unwrap();
+        fs::remove_file(at("nameless")).unwrap();
+        nameless.write_all_at(b"still here", 0).unwrap();
+        writeln!(open, "round {round}").unwrap();
+        let before = listing(&dir.path("mnt"));
+        kill_server(&dir);
+        assert_eq!(listing(&dir.path("mnt")), before, "round {round}");
+        let mut content = [0; 10];
+        nameless.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"still here");
+        nameless.write_all_at(b"and on", 0).unwrap();
+        nameless.sync_all().unwrap();
+        for nth in (0..40).filter(|nth| ![1, 3, 9].contains(nth)) {
+            let content = fs::read(at(&format!("dir/{round}-{nth}"))).unwrap();
+            assert_eq!(content, vec![nth as u8; 5000 * (nth % 5)], "{round}-{nth}");
+        }
+        assert_eq!(fs::read(at(&format!("copy-{round}"))).unwrap(), vec![8; 15000]);
+        open.sync_all().unwrap();
+        File::open(at("dir")).unwrap().sync_all().unwrap();
+    }
+    let log = fs::read_to_string(at("dir/log")).unwrap();
+    assert_eq!(log, "round 0\nround 1\nround 2\nround 3\n");
+    drop(open);
+    end(&dir);
+}
+
+/// While a program writes more than the ring holds, changes names and syncs, its server dies every moment.
+#[test]
+fn programs_notice_no_end_of_a_server() {
+    let Some(dir) = new_pool("kept-busy", ",memory=128M") else { return };
+    let mnt = dir.path("mnt");
+    let done = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut round = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                let (new, name) = (mnt.join("new"), mnt.join(format!("file-{}", round % 20)));
+                let mut file = File::create(&new).unwrap();
+                for _ in 0..4 {
+                    file.write_all(&round.to_le_bytes().repeat(40_000)).unwrap();
+                }
+                if round.is_multiple_of(3) {
+                    file.sync_all().unwrap();
+                }
+                fs::rename(&new, &name).unwrap();
+                round += 1;
+            }
+            round
+        });
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(6) {
+            std::thread::sleep(Duration::from_millis(700));
+            kill_server(&dir);
+        }
+        done.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert!(rounds > 40, "{rounds} files");
+    for name in 0..20u64 {
+        let newest = (0..rounds).rev().find(|round| round % 20 == name).unwrap();
+        let content = fs::read(mnt.join(format!("file-{name}"))).unwrap();
+        assert!(content == newest.to_le_bytes().repeat(160_000), "file-{name} of round {newest}");
+    }
+    end(&dir);
+}
+
+/// What was synced is in the log, whatever is kept: server and supervisor die, and the pool is mounted anew.
+#[test]
+fn what_was_synced_is_there_after_server_and_supervisor_are_killed() {
+    let Some(dir) = new_pool("kept-log", ",crashproof=off") else { return };
+    let at = |name: &str| dir.path("mnt").join(name);
+    fs::write(at("first"), "first").unwrap();
+    File::open(at("first")).unwrap().sync_all().unwrap();
+    for nth in 0..50 {
+        let mut file = File::create(at(&format!("synced-{nth}"))).unwrap();
+        file.write_all(&[nth; 3000]).unwrap();
+        file.sync_all().unwrap();
+    }
+    fs::rename(at("synced-7"), at("moved")).unwrap();
+    File::open(dir.path("mnt")).unwrap().sync_all().unwrap();
+    let txg = dir.json("pool status -j tank")["pools"][0]["txg"].as_u64();
+    dir.kill_all();
+    dir.run("mount tank mnt", 0);
+    let log = fs::read_to_string(dir.path("state/tank.log")).unwrap();
+    assert!(log.contains("changes replayed that no commit contained"), "{log}");
+    for nth in (0..50).filter(|nth| *nth != 7) {
+        assert_eq!(fs::read(at(&format!("synced-{nth}"))).unwrap(), [nth; 3000]);
+    }
+    assert_eq!(fs::read(at("moved")).unwrap(), [7; 3000]);
+    assert!(dir.json("pool status -j tank")["pools"][0]["txg"].as_u64() > txg);
+    end(&dir);
+}
