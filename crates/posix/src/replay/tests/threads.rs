@@ -106,7 +106,7 @@ fn what_threads_have_synced_is_there_after_a_crash_at_any_time() {
         }
         // Also if a comparison fails.
         let _end = OnDrop(&ends);
-        for _ in 0..25 {
+        for _ in 0..8 {
             world.machine.pool().env().sleep(std::time::Duration::from_millis(7));
             // What was promised was logged or committed before the power is cut.
             let promises = promised.lock().clone();
