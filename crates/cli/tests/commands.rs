@@ -171,7 +171,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(dir.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words, org.terrane:snapshots, org.terrane:owners, org.terrane:shared\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words, org.terrane:snapshots, org.terrane:owners, org.terrane:shared, org.terrane:log\n"
     ));
     assert!(dir.out("check old").contains("nothing found"));
     dir.refused("pool upgrade nobody", &["nobody"]);

@@ -22,13 +22,15 @@ struct Manager<'a> {
     dir: &'a TestDir,
     socket: UnixDatagram,
     store: Vec<(String, OwnedFd)>,
+    /// Options of the mount command.
+    options: &'static str,
 }
 
 impl Manager<'_> {
     fn new(dir: &TestDir) -> Manager<'_> {
         let socket = UnixDatagram::bind(dir.path("notify")).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Manager { dir, socket, store: Vec::new() }
+        Manager { dir, socket, store: Vec::new(), options: "" }
     }
 
     /// Does what the next message of the server says. `None`: none comes in time.
@@ -94,8 +96,8 @@ impl Manager<'_> {
             copies.push(copy);
         }
         // The process id must be the server's, which only its shell knows before it becomes the server.
-        script += "LISTEN_PID=$$ exec \"$0\" mount -f tank mnt";
-        let program = self.dir.command("mount -f tank mnt -o crashproof=off");
+        script += &format!("LISTEN_PID=$$ exec \"$0\" mount -f tank mnt {}", self.options);
+        let program = self.dir.command("mount -f tank mnt");
         let mut command = Command::new("bash");
         command.args(["-c", &script]).arg(program.get_program()).current_dir(self.dir.path(""));
         command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -153,6 +155,7 @@ fn a_server_stores_all_losses_before_it_opens_a_file_system() {
     let dir = TestDir::new("descriptors-lost");
     dir.run("pool create tank tank.img --size 64M", 0);
     let mut manager = Manager::new(&dir);
+    manager.options = "-o crashproof=off";
     let mut server = manager.start();
     fs::create_dir(dir.path("home")).unwrap();
     dir.run("fs create tank/home", 0);

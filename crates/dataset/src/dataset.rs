@@ -545,6 +545,10 @@ impl Dataset {
                 None => props.remove(key.name(), received),
             });
         }
+        if key.name() == attributes::ACL_TYPE {
+            // A replay of later changes must find it.
+            self.mos.commit()?;
+        }
         if let Some(property) = key.property() {
             self.obeyed.set_temporary(property, None);
         }

@@ -157,13 +157,12 @@ impl From<Frame<'_>> for OwnedFrame {
 impl<'a> Frame<'a> {
     /// Appends the stored form.
     pub fn append_to(&self, frames: &mut Vec<u8>) {
-        let mut raw = Writer::with_capacity(30);
+        let mut raw = Writer::from(std::mem::take(frames));
         raw.varint(self.set.0);
         raw.varint(self.change);
         raw.varint(self.txg.0);
-        raw.varint(self.body.len() as u64);
-        frames.extend_from_slice(raw.as_bytes());
-        frames.extend_from_slice(self.body);
+        raw.blob(self.body);
+        *frames = raw.into_bytes();
     }
 
     /// The frames of a batch, in the order in which they were appended.

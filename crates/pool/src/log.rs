@@ -77,6 +77,11 @@ impl Pool {
         self.store.log.wait(ticket)
     }
 
+    /// Whether the records of this ticket may not be durable, and never will be.
+    pub fn has_log_failed(&self, ticket: LogTicket) -> bool {
+        self.store.log.has_failed(ticket)
+    }
+
     /// The zones that the log has, oldest first.
     pub fn log_zones(&self) -> Vec<LogZone> {
         self.store.log.zones()

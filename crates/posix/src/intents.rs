@@ -109,6 +109,8 @@ pub(crate) trait IntentLog: Send + Sync {
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
     /// See [`Pool::want_log`].
     fn want(&self) {}
+    /// See [`Pool::has_log_failed`].
+    fn has_failed(&self, ticket: Ticket) -> bool;
     /// See [`Pool::wait_logged`].
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed>;
     /// The newest durable txg.
@@ -143,6 +145,14 @@ impl IntentLog for PoolLog {
         self.0.log(&frames, newest).map(Ticket::Pool)
     }
 
+    fn has_failed(&self, ticket: Ticket) -> bool {
+        match ticket {
+            Ticket::Pool(ticket) => self.0.has_log_failed(ticket),
+            #[cfg(test)]
+            Ticket::Test(_) => false,
+        }
+    }
+
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed> {
         match ticket {
             Ticket::Pool(ticket) => self.0.wait_logged(ticket),
@@ -170,6 +180,10 @@ impl IntentLog for NoLog {
 
     fn log(&self, _: Vec<u8>, _: Txg) -> Option<Ticket> {
         None
+    }
+
+    fn has_failed(&self, _: Ticket) -> bool {
+        false
     }
 
     fn wait(&self, _: Ticket) -> Result<(), LogFailed> {
@@ -502,6 +516,16 @@ impl Intents {
                 self.log.want();
             }
             if bytes_max == 0 || is_lost() || lists.is_marked(ino) || bytes > bytes_max {
+                return false;
+            }
+            // Another caller's wait has failed, and perhaps it does not know yet. The log may go on meanwhile.
+            if let Some((ticket, txg)) = lists.logged.filter(|(_, txg)| *txg > synced)
+                && self.log.has_failed(ticket)
+            {
+                let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
+                let lost = self.lose_all(lists, newest);
+                drop(locked);
+                drop(lost);
                 return false;
             }
             if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {

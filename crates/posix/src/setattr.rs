@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::HeldZero;
 use terrane_dataset::Charge;
-use terrane_object::Owners;
+use terrane_object::{ObjectKind, Owners};
 use terrane_txg::cost::Cost;
 
 /// `setattr`: `chmod`, `chown`, `truncate` and `utimes` in one.
@@ -92,11 +92,15 @@ impl Operation for SetAttributes<'_> {
         Ok(Outcome::Changed(()))
     }
 
-    fn intent(&self, change: &mut Change<'_, '_>, _: &HeldSetattr<'_>, (): &()) -> Intent<'_> {
+    fn intent(&self, change: &mut Change<'_, '_>, held: &HeldSetattr<'_>, (): &()) -> Intent<'_> {
         let record = Record::SetAttributes { ino: self.ino, set: self.set.clone() };
-        match self.set.size {
-            Some(_) => change.content_intent(self.ino, record),
-            None => Intent::Names(record),
+        // The times of a file go with its contents: the new time with the old contents would tell backups that nothing has changed.
+        let SetAttr { mode, uid, gid, size, kill_suidgid, .. } = self.set;
+        let has_others = mode.is_some() || uid.is_some() || gid.is_some() || *kill_suidgid;
+        let is_file = held.file.inode.object().kind() == ObjectKind::File;
+        match size.is_some() || is_file && !has_others {
+            true => change.content_intent(self.ino, record),
+            false => Intent::Names(record),
         }
     }
 

@@ -212,6 +212,11 @@ impl IntentLog {
         Some(LogTicket(state.handed))
     }
 
+    /// Whether the records of this ticket may not be durable, and never will be.
+    pub fn has_failed(&self, ticket: LogTicket) -> bool {
+        self.state.lock().has_failed(ticket.0)
+    }
+
     /// Waits until the records of this ticket, and of all tickets before, are durable.
     ///
     /// # Errors

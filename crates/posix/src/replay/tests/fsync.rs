@@ -8,6 +8,7 @@ use crate::types::{
     WriteFlags, mode,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The states that an inode had.
@@ -134,9 +135,16 @@ impl Watch {
             return;
         }
         let possible = history.versions[history.promised..].iter();
-        let is_possible = possible.clone().any(|version| version.content == found.content);
+        let times = |seen: &Seen| seen.attr.mtime;
+        let is_possible = possible
+            .clone()
+            .any(|version| version.content == found.content && times(version) == times(found));
         let sizes: Vec<usize> = possible.map(|version| version.content.len()).collect();
-        assert!(is_possible, "content of '{path}': {} bytes, possible {sizes:?}", found.content.len());
+        assert!(
+            is_possible,
+            "content and time of '{path}': {} bytes, possible {sizes:?}",
+            found.content.len()
+        );
     }
 
     // What scripts do.
@@ -583,6 +591,24 @@ fn a_change_during_an_fsync_is_synced_by_the_next_one() {
     fs.fsync(ino, false).unwrap();
     assert_eq!(world.log.batches.lock().len(), 2);
     assert_eq!(world.replayed(&world.logged()).fs().bytes(ino), b"onetwo");
+}
+
+/// The log has failed and goes on in another zone, before the caller whose records are lost has marked them.
+#[test]
+fn nothing_is_logged_behind_records_that_failed_unnoticed() {
+    let world = World::new(1, &[]);
+    let fs = world.fs();
+    let (one, two) = (fs.file(fs.root(), "one").ino, fs.file(fs.root(), "two").ino);
+    fs.put(one, 0, b"one");
+    fs.put(two, 0, b"two");
+    let (other, log) = (world.fs(), Arc::clone(&world.log));
+    *world.log.during_wait.lock() = Some(Box::new(move || {
+        log.failed.lock().push(1);
+        // The names went with the ticket that has failed.
+        assert!(!other.intents.make_durable(two));
+    }));
+    assert!(!fs.intents.make_durable(one));
+    assert_eq!(world.log.batches.lock().len(), 1, "nothing follows");
 }
 
 #[test]

@@ -146,6 +146,8 @@ impl Actor {
             2 => {
                 let (atime, mtime) = (Some(at(&mut self.rng)), Some(SetTime::Now));
                 let _ = fs.setattr(ino, &SetAttr { atime, mtime, ..SetAttr::default() }, &USER);
+                // The times of a file go with its contents.
+                self.watch.touched(ino);
             }
             3..6 => {
                 let bytes = [0, 10, 300, 5000, 40_000][self.rng.below(5) as usize];

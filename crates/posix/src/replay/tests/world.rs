@@ -29,6 +29,8 @@ pub struct TestLog {
     pub is_closed: AtomicBool,
     /// What it takes is not durable.
     pub fails: AtomicBool,
+    /// Tickets that have failed.
+    pub failed: Mutex<Vec<u64>>,
     /// Tickets that were waited for.
     pub waits: Mutex<Vec<u64>>,
     /// Runs once while a thread waits.
@@ -57,12 +59,19 @@ impl IntentLog for Shared {
         Some(Ticket::Test(batches.len() as u64))
     }
 
+    fn has_failed(&self, ticket: Ticket) -> bool {
+        matches!(ticket, Ticket::Test(number) if self.0.failed.lock().contains(&number))
+    }
+
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed> {
         let Ticket::Test(number) = ticket else { panic!("not of this log") };
         self.0.waits.lock().push(number);
         let during_wait = self.0.during_wait.lock().take();
         during_wait.into_iter().for_each(|run| run());
-        if self.0.fails.load(Ordering::Relaxed) { Err(LogFailed) } else { Ok(()) }
+        match self.0.fails.load(Ordering::Relaxed) || self.0.failed.lock().contains(&number) {
+            true => Err(LogFailed),
+            false => Ok(()),
+        }
     }
 
     fn synced_txg(&self) -> u64 {
