@@ -6,6 +6,7 @@
 
 use crate::addr::ZONE_BYTES_MAX;
 use crate::home::{Home, get_home, put_home};
+use crate::label::WRITE_UNIT_MAX;
 use crate::seal::{SEAL_BYTES, Seed, seal};
 use terrane_wire::{ObjsetId, Reader, Truncated, Txg, Writer, layout};
 
@@ -193,6 +194,8 @@ pub struct LogHead {
     pub number: u64,
     /// Its offset in the first zone, in bytes.
     pub offset: u64,
+    /// Batches are multiples of this, in bytes: a power of two, 4 KiB to 1 MiB.
+    pub unit: u64,
     /// Seal of the batch before.
     pub chain: [u8; 16],
     /// Records of this txg and of earlier ones are contained in the commit. That is the commit's own txg, except while a
@@ -207,7 +210,7 @@ pub struct LogHead {
 impl LogHead {
     /// Appends the stored form.
     pub(crate) fn put(&self, raw: &mut Writer) {
-        for number in [self.incarnation, self.number, self.offset, self.after.0, self.replayed] {
+        for number in [self.incarnation, self.number, self.offset, self.unit, self.after.0, self.replayed] {
             raw.varint(number);
         }
         raw.bytes(&self.chain);
@@ -221,12 +224,17 @@ impl LogHead {
     /// Parses the stored form.
     pub(crate) fn get(raw: &mut Reader<'_>) -> Result<LogHead, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
-        let mut numbers = [0; 5];
+        let mut numbers = [0; 6];
         for number in &mut numbers {
             *number = raw.varint()?;
         }
-        let [incarnation, number, offset, after, replayed] = numbers;
-        if numbers.iter().any(|number| *number >= 1 << 62) || number == 0 || offset > ZONE_BYTES_MAX {
+        let [incarnation, number, offset, unit, after, replayed] = numbers;
+        let is_unit = unit.is_power_of_two() && (4096..=u64::from(WRITE_UNIT_MAX)).contains(&unit);
+        if numbers.iter().any(|number| *number >= 1 << 62)
+            || number == 0
+            || offset > ZONE_BYTES_MAX
+            || !is_unit
+        {
             return Err(bad);
         }
         let chain = raw.array()?;
@@ -238,7 +246,7 @@ impl LogHead {
             }
             zones.push(LogZone { homes });
         }
-        Ok(LogHead { incarnation, number, offset, chain, after: Txg(after), replayed, zones })
+        Ok(LogHead { incarnation, number, offset, unit, chain, after: Txg(after), replayed, zones })
     }
 }
 
@@ -300,7 +308,8 @@ mod tests {
         let home = |zone| Home { device: DeviceIdx(1), zone: ZoneIdx(zone) };
         let zones = vec![LogZone { homes: vec![home(4), home(5)] }, LogZone { homes: vec![home(6)] }];
         let (after, replayed, chain) = (Txg(12), 70, [3; 16]);
-        let head = LogHead { incarnation: 2, number: 9, offset: 1 << 20, chain, after, replayed, zones };
+        let (incarnation, number, offset, unit) = (2, 9, 1 << 20, 8192);
+        let head = LogHead { incarnation, number, offset, unit, chain, after, replayed, zones };
         let written = |head: &LogHead| {
             let mut raw = Writer::new();
             head.put(&mut raw);

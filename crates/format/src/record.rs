@@ -675,6 +675,7 @@ mod tests {
                 incarnation: 2,
                 number: 3,
                 offset: 8192,
+                unit: 4096,
                 chain: [7; 16],
                 after: Txg(10),
                 replayed: 0,

@@ -49,7 +49,8 @@ impl FoundLog {
     /// imported. `found`: its log.
     pub fn expecting(found: Option<FoundLog>, (txg, incarnation): (Txg, u64)) -> FoundLog {
         let (chain, zones) = ([0; 16], Vec::new());
-        let head = LogHead { incarnation, number: 1, offset: 0, chain, after: txg, replayed: 0, zones };
+        let (number, offset, unit) = (1, 0, 4096);
+        let head = LogHead { incarnation, number, offset, unit, chain, after: txg, replayed: 0, zones };
         FoundLog { ended: None, ..found.unwrap_or_else(|| FoundLog::empty(head)) }
     }
 
@@ -94,7 +95,8 @@ mod tests {
     #[test]
     fn a_commit_names_the_log_until_it_contains_the_whole_replay() {
         let (chain, zones) = ([0; 16], Vec::new());
-        let head = LogHead { incarnation: 1, number: 1, offset: 0, chain, after: Txg(4), replayed: 2, zones };
+        let (incarnation, number, offset, unit) = (1, 1, 0, 4096);
+        let head = LogHead { incarnation, number, offset, unit, chain, after: Txg(4), replayed: 2, zones };
         let mut found = FoundLog::empty(head);
         let replayed =
             |found: &FoundLog, txg| found.head_for(Txg(txg)).map(|head| (head.after, head.replayed));

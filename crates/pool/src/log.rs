@@ -95,13 +95,11 @@ impl Pool {
     }
 
     /// Adds changes that a predecessor has kept in memory, to be replayed with those of the log. The pool was imported with
-    /// [`expects_changes`](crate::ImportOptions::expects_changes). `incarnation`: theirs. False: they are not of the server that wrote
-    /// the imported txg, so they are not added.
-    pub fn add_kept_changes(&self, incarnation: u64, changes: impl IntoIterator<Item = OwnedFrame>) -> bool {
+    /// [`expects_changes`](crate::ImportOptions::expects_changes). Those that a commit contains are ignored: a later incarnation gives
+    /// its txgs higher numbers. False: they were not expected.
+    pub fn add_kept_changes(&self, changes: impl IntoIterator<Item = OwnedFrame>) -> bool {
         let mut found = self.log.found.lock();
-        let Some(found) = found.as_mut().filter(|found| found.head.incarnation == incarnation) else {
-            return false;
-        };
+        let Some(found) = found.as_mut() else { return false };
         found.add(changes);
         true
     }
@@ -197,7 +195,9 @@ impl Pool {
         while homes.len() < LOG_COPIES_MAX {
             let others: Vec<DeviceIdx> = homes.iter().map(|home| home.device).collect();
             let usable = |device: DeviceIdx| {
-                let is_fit = |device: &dyn Device| log_zones(device.info()) > 0;
+                let is_fit = |device: &dyn Device| {
+                    log_zones(device.info()) > 0 && self.store.log.takes_unit(device.info().write_unit.into())
+                };
                 !others.contains(&device)
                     && !self.store.devices.is_leaving(device)
                     && self.store.devices.get(device).is_ok_and(|device| is_fit(device.as_ref()))

@@ -290,6 +290,13 @@ fn two_devices_hold_two_copies() {
         let all: Vec<Arc<dyn Device>> = again.iter().map(|device| Arc::new(device.clone()) as _).collect();
         let pool = Pool::import(all, Arc::new(SeededEnv::new(8)), &support::options()).unwrap();
         assert_eq!(replayed(&pool).len(), 4, "copy {rotten} is lost");
+        // The same if that copy cannot be read at all.
+        let first = devices[0].after_power_loss(2);
+        let again = [first.clone(), first.companions()[0].clone()];
+        again[usize::from(home.device.0)].inject(Fault::ReadError { zone: Some(home.zone), one_in: 1 });
+        let all: Vec<Arc<dyn Device>> = again.iter().map(|device| Arc::new(device.clone()) as _).collect();
+        let pool = Pool::import(all, Arc::new(SeededEnv::new(8)), &support::options()).unwrap();
+        assert_eq!(replayed(&pool).len(), 4, "copy {rotten} is unreadable");
     }
 }
 
@@ -350,15 +357,16 @@ fn kept_changes_are_replayed_with_the_log() {
         if with_log {
             open_log(&pool);
         }
-        let incarnation = pool.status().incarnation;
         let committed = pool.synced_txg();
         let first = if with_log { change_and_log(&pool, 50).unwrap().0 } else { 1 };
         let open = pool.open_txg();
         let all = || (first..first + 6).map(|change| kept(change, open)).chain([kept(first + 9, committed)]);
+        // A successor that dies before its first commit has changed nothing but the incarnation.
         let device = device.after_power_loss(1);
+        import(&device, 12).unwrap().0.abandon();
+        let device = device.after_power_loss(5);
         let again = import_expecting(&device);
-        assert!(!again.add_kept_changes(incarnation + 1, all()), "not of this server");
-        assert!(again.add_kept_changes(incarnation, all()));
+        assert!(again.add_kept_changes(all()));
         let mut seen = Vec::new();
         let stopped = again.replay_log(|records| {
             for record in &records[..3] {
@@ -372,12 +380,13 @@ fn kept_changes_are_replayed_with_the_log() {
         again.commit().unwrap();
         let device = device.after_power_loss(2);
         let again = import_expecting(&device);
-        assert!(again.add_kept_changes(incarnation, all()));
+        assert!(again.add_kept_changes(all()));
         assert_eq!(
             (seen, replayed(&again)),
             ((first..first + 3).collect(), (first + 3..first + 6).collect())
         );
         let again = import_expecting(&device.after_power_loss(3));
-        assert!(!again.add_kept_changes(incarnation, all()), "they are all committed");
+        assert!(again.add_kept_changes(all()));
+        assert_eq!(replayed(&again), [], "they are all committed");
     }
 }

@@ -21,6 +21,7 @@ use crate::record::Record;
 use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
 use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 use terrane_dataset::{AclType, XattrPlacement};
 use terrane_format::Feature;
 use terrane_pool::Tx;
@@ -215,6 +216,10 @@ impl Fs {
     }
 
     pub(crate) fn has_acls(&self) -> bool {
+        // The properties may have changed since, or were set for a mount alone.
+        if self.is_replaying {
+            return self.had_acls.load(Ordering::Relaxed);
+        }
         self.dataset().acl_type() == AclType::Posix && self.dataset().xattr_placement() != XattrPlacement::Off
     }
 

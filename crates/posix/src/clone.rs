@@ -325,8 +325,8 @@ impl Fs {
         if done.shared_bytes > 0 {
             source_fs.note_access(&source);
         }
-        if !is_within && done.shared_bytes > 0 && self.intents.keeps_changes() {
-            // What has been shared with another file system is kept nowhere.
+        if !is_within && done.bytes > 0 && self.intents.keeps_changes() {
+            // What was taken from another file system, blocks or holes, is kept nowhere.
             self.set.commit()?;
         }
         Ok(done)

@@ -18,7 +18,7 @@ use crate::master::Master;
 use crate::reservations::Reservations;
 use crate::types::{AccessTimes, Ino, Time};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DnodeBlocks, Naming};
 use terrane_object::ObjectSet;
@@ -64,6 +64,8 @@ pub struct Fs {
     pub(crate) intents: Intents,
     /// Changes are made again that were made before a crash. No program uses it.
     pub(crate) is_replaying: bool,
+    /// There were access control lists when the change was made that is made again.
+    pub(crate) had_acls: AtomicBool,
     pub(crate) root: Ino,
     /// Destroys the object of an unlinked inode when its last reference is dropped.
     pub(crate) destroy_unlinked: fn(&Fs, Ino) -> Result<(), Errno>,

@@ -384,7 +384,7 @@ impl Intents {
     }
 
     /// Records a change. The caller is in the txg and has locked the inodes that it has changed.
-    pub fn add(&self, txg: Txg, now: Time, intent: &Intent<'_>) {
+    pub fn add(&self, txg: Txg, (now, has_acls): (Time, bool), intent: &Intent<'_>) {
         let Some(record) = intent.record() else {
             return if let Intent::Unrecorded(ino) = intent {
                 self.lists.lock().mark(txg.0, *ino)
@@ -413,6 +413,9 @@ impl Intents {
             let mut writer = Writer::from(std::mem::take(body));
             record.write_head(now, &mut writer);
             *body = writer.into_bytes();
+            if !has_acls {
+                Record::mark_without_acls(body);
+            }
             let change = self.log.next_change();
             if let Some(keeper) = self.keeper() {
                 keeper.keep(txg, change, &[body, record.tail()]);

@@ -17,7 +17,7 @@ use crate::reservations::Reservations;
 use crate::types::{AccessTimes, Cred, Ino, ReadOptions, StatFs, Time, mode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, ObjectZap};
 use terrane_object::{ObjectError, ObjectKind, ObjectSpec};
@@ -215,6 +215,7 @@ impl Fs {
         let fs = Arc::new(Fs {
             intents: Intents::new(log, set.id()),
             is_replaying,
+            had_acls: AtomicBool::new(false),
             naming: dataset.naming(),
             dataset,
             set,

@@ -137,12 +137,15 @@ impl Change<'_, '_> {
     }
 }
 
+/// No record has this number.
+pub(crate) const PART_OF_A_CHANGE: u64 = 0;
+
 /// What a replay gives to an operation, so that the result is that of the first time.
 #[derive(Clone, Copy)]
 pub(crate) struct Given {
     pub now: Time,
     pub new: Option<NewInode>,
-    /// Number of the record.
+    /// Number of the record, or [`PART_OF_A_CHANGE`].
     pub change: u64,
 }
 
@@ -201,12 +204,12 @@ impl Fs {
                     return Err(errno);
                 }
             };
-            if let Some(given) = given {
+            if let Some(given) = given.filter(|given| given.change != PART_OF_A_CHANGE) {
                 tx.pool().note_replayed(&tx, given.change);
             }
             if self.intents.wants(tx.txg()) {
                 let intent = operation.intent(&mut change, &held, &done);
-                self.intents.add(tx.txg(), now, &intent);
+                self.intents.add(tx.txg(), (now, self.has_acls()), &intent);
             }
             return operation.end(change, &held, done);
         }

@@ -171,6 +171,9 @@ impl NoRecord {
     }
 }
 
+/// Set in the stored kind of a record that was made without access control lists.
+const WITHOUT_ACLS: u8 = 0x80;
+
 /// The kinds, as stored.
 mod kind {
     pub const CREATE_FILE: u8 = 1;
@@ -234,6 +237,16 @@ impl Record<'_> {
             Record::Rename { whiteout, .. } => whiteout.map(|(_, new)| new),
             _ => None,
         }
+    }
+
+    /// Says in the stored form that there were no access control lists when the change was made.
+    pub fn mark_without_acls(stored: &mut [u8]) {
+        stored.iter_mut().take(1).for_each(|kind| *kind |= WITHOUT_ACLS);
+    }
+
+    /// Whether the stored form says so.
+    pub fn was_without_acls(stored: &[u8]) -> bool {
+        stored.first().is_some_and(|kind| kind & WITHOUT_ACLS != 0)
     }
 
     /// The end of the stored form, which is not copied by [`write_head`](Self::write_head).
@@ -434,9 +447,10 @@ impl<'a> Record<'a> {
     /// The time of the change, and the change.
     pub fn parse(raw: &'a [u8]) -> Result<(Time, Record<'a>), NoRecord> {
         let mut fields = Fields(Reader::new(raw));
-        let kind = fields.0.u8().map_err(|short| fields.short("kind", short))?;
+        let stored = fields.0.u8().map_err(|short| fields.short("kind", short))?;
+        let kind = stored & !WITHOUT_ACLS;
         if !(kind::CREATE_FILE..=kind::CLONE).contains(&kind) {
-            return Err(NoRecord::UnknownKind(kind));
+            return Err(NoRecord::UnknownKind(stored));
         }
         let now = fields.time("time of the change")?;
         let record = fields.record(kind)?;

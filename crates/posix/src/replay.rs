@@ -23,7 +23,7 @@ use crate::inode_flags::{InodeFlags, SetInodeFlags};
 use crate::intents::NoLog;
 use crate::link::{Link, Remove};
 use crate::mount::Opening;
-use crate::operation::{Given, Operation};
+use crate::operation::{Given, Operation, PART_OF_A_CHANGE};
 use crate::record::{NewInode, NoRecord, Record};
 use crate::rename::Rename;
 use crate::reserve::Reserve;
@@ -34,8 +34,10 @@ use crate::xattr::{PutXattr, RemoveXattr};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use terrane_dataset::{Dataset, DatasetError};
 use terrane_format::log::Frame;
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 /// What a replay has done.
@@ -155,6 +157,11 @@ impl Parsed<'_> {
     }
 }
 
+/// The inodes that a record is about. None: its bytes do not parse.
+pub fn inodes_of_record(body: &[u8]) -> Vec<Ino> {
+    Record::parse(body).map(|(_, record)| record.inodes()).unwrap_or_default()
+}
+
 impl Fs {
     /// Opens a formatted data set for [`replay`](Self::replay) alone. Commit and drop it before the data set is opened
     /// again.
@@ -212,6 +219,7 @@ impl Fs {
     }
 
     pub(crate) fn replay_one(&self, Parsed { frame, now, record }: &Parsed<'_>) -> Result<(), ReplayError> {
+        self.had_acls.store(!Record::was_without_acls(frame.body), Ordering::Relaxed);
         let unfit = |found: String| ReplayCause::Unfit {
             record: record.to_string(),
             expected: needed_by(record),
@@ -346,18 +354,19 @@ impl Fs {
         (from, range): (Ino, Range<u64>),
         (ino, into): (Ino, u64),
     ) -> Result<(), Errno> {
-        let mut at = range.start;
+        // A piece is not the whole change: it is noted at the end.
+        let (piece, mut at) = ((now.0, PART_OF_A_CHANGE), range.start);
         while at < range.end {
             let into = into + (at - range.start);
             let clone = CloneRecords { source: self, from, to: ino, range: at..range.end, into };
-            let done = match self.again(now, &clone, None)? {
+            let done = match self.again(piece, &clone, None)? {
                 Some(cloned) => cloned.bytes,
                 None => {
                     let mut data = Vec::new();
                     let len = (range.end - at).min(CHUNK_BYTES as u64);
                     self.read(from, at, u32::try_from(len).unwrap_or(u32::MAX), &mut data)?;
                     let write = Write { ino, offset: into, data: &data, flags: WriteFlags::default() };
-                    self.again(now, &write, None)? as u64
+                    self.again(piece, &write, None)? as u64
                 }
             };
             // The source is as long as it was.
@@ -366,6 +375,8 @@ impl Fs {
             }
             at += done;
         }
+        let tx = self.begin(Cost::NOTHING, &[])?;
+        tx.pool().note_replayed(&tx, now.1);
         Ok(())
     }
 

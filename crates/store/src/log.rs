@@ -57,6 +57,8 @@ struct WrittenBatch {
 
 #[derive(Default)]
 struct State {
+    /// Batches are multiples of it, in bytes: of the largest write unit of all devices when the log began.
+    unit: u64,
     /// Zones that a durable commit names, oldest first. The last is written.
     zones: VecDeque<Zone>,
     /// Index of the first of them.
@@ -91,6 +93,10 @@ struct State {
 }
 
 impl State {
+    fn batch_bytes(&self, frames: usize) -> u64 {
+        (LogBatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
+    }
+
     fn zone(&self, index: u64) -> Option<&Zone> {
         self.zones.get(usize::try_from(index.checked_sub(self.first_zone)?).ok()?)
     }
@@ -129,7 +135,6 @@ pub struct LogPlan {
 pub struct IntentLog {
     pool: u64,
     incarnation: u64,
-    unit: u64,
     devices: Arc<Devices>,
     counters: Arc<Counters>,
     reports: Arc<Reports>,
@@ -141,19 +146,17 @@ pub struct IntentLog {
 }
 
 impl IntentLog {
-    /// A log without zones. `unit`: every batch is a multiple of it, in bytes.
+    /// A log without zones.
     pub fn new(
         (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
         counters: Arc<Counters>,
         reports: Arc<Reports>,
     ) -> IntentLog {
-        let unit = devices.write_unit();
-        let state = Mutex::new(State { number: 1, ..State::default() });
+        let state = Mutex::new(State { number: 1, unit: devices.write_unit(), ..State::default() });
         IntentLog {
             pool,
             incarnation,
-            unit,
             devices,
             counters,
             reports,
@@ -194,14 +197,16 @@ impl IntentLog {
         self.state.lock().zones.iter().flat_map(|zone| &zone.homes).any(is_one)
     }
 
-    fn batch_bytes(&self, frames: usize) -> u64 {
-        (LogBatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
+    /// Whether a zone of a device with this write unit can follow.
+    pub fn takes_unit(&self, unit: u64) -> bool {
+        let state = self.state.lock();
+        state.zones.is_empty() || unit <= state.unit
     }
 
     /// Hands over frames of txgs up to `newest_txg`. `None`: the log does not take them, so the caller must commit. Does not wait.
     pub fn append(&self, frames: &[u8], newest_txg: Txg) -> Option<LogTicket> {
         let mut state = self.state.lock();
-        let bytes = self.batch_bytes(state.waiting.len() + frames.len());
+        let bytes = state.batch_bytes(state.waiting.len() + frames.len());
         if state.is_broken || !state.fits(bytes) {
             state.wants_zone = true;
             return None;
@@ -243,7 +248,7 @@ impl IntentLog {
         let frames = std::mem::take(&mut state.waiting);
         let newest_txg = std::mem::take(&mut state.waiting_txg);
         let ticket = state.handed;
-        let bytes = self.batch_bytes(frames.len());
+        let bytes = state.batch_bytes(frames.len());
         if bytes > state.room() {
             (state.at_zone, state.offset) = (state.at_zone + 1, 0);
         }
@@ -261,7 +266,7 @@ impl IntentLog {
             chain: state.chain,
             seal: [0; 16],
         };
-        let unit = usize::try_from(self.unit).expect("a write unit fits memory");
+        let unit = usize::try_from(state.unit).expect("a write unit fits memory");
         let raw = head.encode_batch(&frames, offset, unit);
         let (zone, chain) = (state.at_zone, state.chain);
         state.batches.push_back(WrittenBatch { number, zone, offset, chain, newest_txg });
@@ -336,10 +341,12 @@ impl IntentLog {
             state.is_broken = !state.zones.is_empty();
             self.is_open.store(false, Ordering::Release);
             let released = state.zones.iter().flat_map(|zone| zone.homes.clone()).collect();
+            state.unit = self.devices.write_unit();
             let head = added.as_ref().map(|zone| LogHead {
                 incarnation: self.incarnation,
                 number: state.number,
                 offset: 0,
+                unit: state.unit,
                 chain: state.chain,
                 after: txg,
                 replayed: 0,
@@ -356,8 +363,8 @@ impl IntentLog {
         let released = state.zones.iter().take(kept).flat_map(|zone| zone.homes.clone()).collect();
         let zones = state.zones.iter().skip(kept).chain(added.as_ref());
         let zones = zones.map(|zone| LogZone { homes: zone.homes.clone() }).collect();
-        let incarnation = self.incarnation;
-        let head = Some(LogHead { incarnation, number, offset, chain, after: txg, replayed: 0, zones });
+        let (incarnation, unit) = (self.incarnation, state.unit);
+        let head = Some(LogHead { incarnation, number, offset, unit, chain, after: txg, replayed: 0, zones });
         LogPlan { head, released, added }
     }
 

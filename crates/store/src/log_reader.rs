@@ -42,7 +42,7 @@ pub struct LogReader<'a> {
 impl LogReader<'_> {
     /// For the log that `head` names. `pool`: the id in the label.
     pub fn new<'a>(devices: &'a Devices, pool: u64, head: &'a LogHead) -> LogReader<'a> {
-        LogReader { devices, pool, head, unit: devices.write_unit() }
+        LogReader { devices, pool, head, unit: head.unit }
     }
 
     /// Reads all batches.
@@ -99,17 +99,18 @@ impl LogReader<'_> {
         (number, chain): (u64, [u8; 16]),
         offset: u64,
     ) -> Result<Found, PoolError> {
-        let mut error = None;
+        // A batch is acknowledged when all copies have it. So one copy that can be read says where the log ends.
+        let (mut error, mut is_read) = (None, false);
         for home in &zone.homes {
             match self.read_batch(*home, offset) {
                 Ok(Some((head, frames, stored_bytes))) if head.number == number && head.chain == chain => {
                     return Ok(Found::Batch { head, frames, stored_bytes });
                 }
-                Ok(_) => {}
+                Ok(_) => is_read = true,
                 Err(failed) => error = Some(failed),
             }
         }
-        error.map_or(Ok(Found::Nothing), Err)
+        error.filter(|_| !is_read).map_or(Ok(Found::Nothing), Err)
     }
 
     fn read_batch(&self, home: Home, offset: u64) -> Result<Option<(LogBatchHead, Vec<u8>, u64)>, PoolError> {

@@ -10,8 +10,8 @@ use crate::fd_store::Inherited;
 use crate::open_pool::OpenPool;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::log::OwnedFrame;
-use terrane_fuse::handover::{KeptChanges, Ledger};
-use terrane_posix::{Ino, ReplayError, ReplayGuide};
+use terrane_fuse::handover::{ChangeRing, KeptChanges, Ledger};
+use terrane_posix::{Ino, ReplayError, ReplayGuide, inodes_of_record};
 use terrane_wire::{ObjsetId, Txg};
 
 /// So many servers may die while they replay one change.
@@ -45,20 +45,27 @@ impl KeptByMounts {
     /// Replays the intent log of the pool, and what the mounts have kept. Notes at each mount that it has lost nothing.
     pub fn replay(self, open_pool: OpenPool, inherited: Option<&mut Inherited>) -> Outcome<OpenPool> {
         let mut whole = BTreeSet::new();
-        for (number, (_, kept)) in &self.0 {
+        for (number, (ledger, kept)) in &self.0 {
+            ledger.ring().into_iter().for_each(ChangeRing::begin_replay);
             let frames = kept.changes.iter().map(|change| OwnedFrame {
                 set: ObjsetId(kept.set),
                 change: change.change,
                 txg: Txg(change.txg),
                 body: change.body.clone(),
             });
-            let is_ours = open_pool.pool.add_kept_changes(kept.incarnation, frames);
-            if is_ours && kept.is_complete {
+            if open_pool.pool.add_kept_changes(frames) && kept.is_complete {
                 whole.insert(*number);
             }
         }
-        let mut guide = LeavingOut { kept: &self, left_out: BTreeMap::new() };
+        // Also those of a server before, whose replay was committed in part.
+        let mut left_out: BTreeMap<u64, BTreeSet<Ino>> = BTreeMap::new();
+        for (_, kept) in self.0.values() {
+            let inodes = kept.left_out.iter().flat_map(|change| inodes_of_record(&change.body));
+            left_out.entry(kept.set).or_default().extend(inodes);
+        }
+        let mut guide = LeavingOut { kept: &self, left_out };
         let open_pool = open_pool.replayed(&mut guide)?;
+        self.0.values().filter_map(|(ledger, _)| ledger.ring()).for_each(|ring| _ = ring.note_try(0));
         let mut left_out = guide.left_out;
         if let Some(inherited) = inherited {
             for (number, mount) in inherited.mounts.iter_mut().filter(|(number, _)| whole.contains(number)) {
@@ -79,19 +86,17 @@ struct LeavingOut<'k> {
 
 impl ReplayGuide for LeavingOut<'_> {
     fn begins(&mut self, record: &OwnedFrame, inodes: &[Ino]) -> bool {
-        let mut rings = self.kept.0.values().filter(|(_, kept)| kept.set == record.set.0);
-        let Some(ring) = rings.next().and_then(|(ledger, _)| ledger.ring()) else { return true };
+        let Some(ring) = self.ring_of(record) else { return true };
         let tries = ring.note_try(record.change);
-        if tries >= TRIES_MAX {
-            log::error!(
-                "object set {}: change {} of txg {} left out, inodes {inodes:?} are damaged: {tries} servers died in its replay",
-                record.set,
-                record.change,
-                record.txg
-            );
-            self.left_out.entry(record.set.0).or_default().extend(inodes);
+        if tries < TRIES_MAX {
+            return true;
         }
-        tries < TRIES_MAX
+        let OwnedFrame { set, change, txg, .. } = record;
+        log::error!(
+            "object set {set}: change {change} of txg {txg} left out, inodes {inodes:?} are damaged: {tries} servers died in its replay"
+        );
+        self.leave_out(record, inodes);
+        false
     }
 
     fn leaves_out(&mut self, record: &OwnedFrame, inodes: &[Ino], error: &ReplayError) -> bool {
@@ -99,7 +104,21 @@ impl ReplayGuide for LeavingOut<'_> {
             return false;
         }
         log::error!("change left out, inodes {inodes:?} are damaged: {error}");
-        self.left_out.entry(record.set.0).or_default().extend(inodes);
+        self.leave_out(record, inodes);
         true
+    }
+}
+
+impl LeavingOut<'_> {
+    fn ring_of(&self, record: &OwnedFrame) -> Option<&ChangeRing> {
+        let mut of_set = self.kept.0.values().filter(|(_, kept)| kept.set == record.set.0);
+        of_set.next().and_then(|(ledger, _)| ledger.ring())
+    }
+
+    fn leave_out(&mut self, record: &OwnedFrame, inodes: &[Ino]) {
+        if let Some(ring) = self.ring_of(record) {
+            ring.leave_out(record.change);
+        }
+        self.left_out.entry(record.set.0).or_default().extend(inodes);
     }
 }

@@ -33,6 +33,8 @@ pub const RING_BYTES_MIN: usize = 8 << 20;
 /// States of an entry, in the upper half of its first word.
 const WHOLE: u64 = 1;
 const PADDING: u64 = 2;
+/// A server could not make the change again.
+const LEFT_OUT: u64 = 3;
 
 /// Words of the head.
 #[derive(Clone, Copy)]
@@ -45,9 +47,11 @@ enum Word {
     Tail = 4,
     /// A change is missing.
     Incomplete = 5,
-    /// The change that is made again, and how many servers have tried.
-    Tried = 6,
-    Tries = 7,
+    /// The change that is being made again. 0: none.
+    Current = 6,
+    /// The change during which servers have died last, and how many of them.
+    Suspect = 7,
+    Deaths = 8,
 }
 
 /// What a server has not committed.
@@ -59,6 +63,8 @@ pub struct KeptChanges {
     pub set: u64,
     /// Each with its number and txg, in ring order.
     pub changes: Vec<KeptChange>,
+    /// Those that a server before could not make again.
+    pub left_out: Vec<KeptChange>,
     /// All changes are there.
     pub is_complete: bool,
 }
@@ -128,7 +134,7 @@ impl ChangeRing {
         let mut space = self.space.lock();
         // Without its magic, a successor reads nothing.
         self.word(Word::Magic).store(0, Ordering::Release);
-        for word in [Word::Head, Word::Tail, Word::Incomplete, Word::Tried, Word::Tries] {
+        for word in [Word::Head, Word::Tail, Word::Incomplete, Word::Current, Word::Suspect, Word::Deaths] {
             self.word(word).store(0, Ordering::Release);
         }
         self.word(Word::Incarnation).store(incarnation, Ordering::Release);
@@ -217,7 +223,7 @@ impl ChangeRing {
         if head.checked_sub(at)? > self.bytes as u64 {
             return None;
         }
-        let mut changes = Vec::new();
+        let (mut changes, mut left_out) = (Vec::new(), Vec::new());
         while at < head {
             let offset = self.offset_of(at);
             let first = self.word_at(offset).load(Ordering::Acquire);
@@ -226,7 +232,7 @@ impl ChangeRing {
             if len > self.bytes || end > self.map.len() || end == offset {
                 return None;
             }
-            if state == WHOLE {
+            if matches!(state, WHOLE | LEFT_OUT) {
                 let (change, txg) = (self.word_at(offset + 8), self.word_at(offset + 16));
                 let mut body = vec![0; len];
                 // SAFETY: the entry lies in the mapping (`end` was compared above). The server that wrote it has ended, so nobody
@@ -236,23 +242,55 @@ impl ChangeRing {
                     body.as_mut_ptr().copy_from_nonoverlapping(from, len);
                 }
                 let (change, txg) = (change.load(Ordering::Acquire), txg.load(Ordering::Acquire));
-                changes.push(KeptChange { change, txg, body });
+                let list = if state == WHOLE { &mut changes } else { &mut left_out };
+                list.push(KeptChange { change, txg, body });
             }
             at += (end - offset) as u64;
         }
         let is_complete = get(Word::Incomplete) == 0;
-        Some(KeptChanges { incarnation: get(Word::Incarnation), set: get(Word::Set), changes, is_complete })
+        Some(KeptChanges {
+            incarnation: get(Word::Incarnation),
+            set: get(Word::Set),
+            changes,
+            left_out,
+            is_complete,
+        })
     }
 
-    /// Notes that a change is about to be made again. Returns how many servers have begun with it before and died.
+    /// A change cannot be made again: no later server tries it.
+    pub fn leave_out(&self, change: u64) {
+        let get = |word| self.word(word).load(Ordering::Acquire);
+        let (mut at, head) = (get(Word::Tail), get(Word::Head));
+        // The ring was read before, so its entries are sound.
+        while at < head {
+            let offset = self.offset_of(at);
+            let first = self.word_at(offset).load(Ordering::Acquire);
+            let (len, state) = (usize::try_from(first & 0xffff_ffff).unwrap_or(0), first >> 32);
+            if state == WHOLE && self.word_at(offset + 8).load(Ordering::Acquire) == change {
+                self.word_at(offset).store(len as u64 | LEFT_OUT << 32, Ordering::Release);
+                return;
+            }
+            at += if state == PADDING { len.max(8) } else { entry_bytes(len) } as u64;
+        }
+    }
+
+    /// A server begins to make the changes again. If the server before died while it did that, the change counts as a suspect.
+    pub fn begin_replay(&self) {
+        let get = |word| self.word(word).load(Ordering::Acquire);
+        let current = get(Word::Current);
+        if current != 0 {
+            let deaths = if get(Word::Suspect) == current { get(Word::Deaths) + 1 } else { 1 };
+            self.word(Word::Deaths).store(deaths, Ordering::Release);
+            self.word(Word::Suspect).store(current, Ordering::Release);
+            self.word(Word::Current).store(0, Ordering::Release);
+        }
+    }
+
+    /// A change is about to be made again; 0: none is any more. Returns how many servers in a row have died while they did that.
     pub fn note_try(&self, change: u64) -> u64 {
-        let tries = match self.word(Word::Tried).load(Ordering::Acquire) == change {
-            true => self.word(Word::Tries).load(Ordering::Acquire),
-            false => 0,
-        };
-        self.word(Word::Tries).store(tries + 1, Ordering::Release);
-        self.word(Word::Tried).store(change, Ordering::Release);
-        tries
+        self.word(Word::Current).store(change, Ordering::Release);
+        let is_suspect = change != 0 && self.word(Word::Suspect).load(Ordering::Acquire) == change;
+        if is_suspect { self.word(Word::Deaths).load(Ordering::Acquire) } else { 0 }
     }
 }
 
@@ -347,6 +385,19 @@ mod tests {
         assert!(found.changes.len() as u64 >= promised);
     }
 
+    #[test]
+    fn a_change_that_is_left_out_stays_known() {
+        let [server, successor] = rings();
+        server.begin(1, 1);
+        (1..=5).for_each(|change| keep(&server, 1, change, 100));
+        successor.leave_out(3);
+        successor.leave_out(9);
+        let found = server.read().unwrap();
+        let numbers = |changes: &[KeptChange]| changes.iter().map(|kept| kept.change).collect::<Vec<_>>();
+        assert_eq!((numbers(&found.changes), numbers(&found.left_out)), (vec![1, 2, 4, 5], vec![3]));
+        assert_eq!(found.left_out[0].body, body(3, 100));
+    }
+
     /// As if the server died while it copied.
     #[test]
     fn a_change_that_is_not_whole_is_left_out() {
@@ -391,10 +442,22 @@ mod tests {
     }
 
     #[test]
-    fn tries_are_counted_for_one_change() {
+    fn a_change_that_servers_die_of_is_known() {
         let [server, successor] = rings();
         server.begin(1, 1);
-        assert_eq!((server.note_try(7), server.note_try(8)), (0, 0));
-        assert_eq!((successor.note_try(8), successor.note_try(8), successor.note_try(9)), (1, 2, 0));
+        let replay = |ring: &ChangeRing, until: u64| -> Vec<u64> {
+            ring.begin_replay();
+            (1..=until).map(|change| ring.note_try(change)).collect()
+        };
+        // Each dies in the fourth.
+        assert_eq!(replay(&server, 4), [0, 0, 0, 0]);
+        assert_eq!(replay(&successor, 4), [0, 0, 0, 1]);
+        assert_eq!(replay(&server, 4), [0, 0, 0, 2]);
+        // The next one leaves it out, and dies later, at no change.
+        assert_eq!(replay(&server, 6), [0, 0, 0, 3, 0, 0]);
+        server.note_try(0);
+        assert_eq!(replay(&successor, 6), [0, 0, 0, 3, 0, 0]);
+        server.begin(2, 1);
+        assert_eq!(replay(&successor, 6), [0; 6]);
     }
 }

@@ -166,7 +166,11 @@ fn what_an_operation_does_not_take_is_refused() {
     }
     let late = Time { secs: 0, nanos: 1_000_000_000 };
     assert!(Record::parse(&stored(&write(0), late)).is_err());
-    for kind in [0, kind::CLONE + 1, 255] {
+    for kind in [0, kind::CLONE + 1, 0x80, 255] {
         assert_eq!(Record::parse(&[kind, 0, 0]).unwrap_err(), NoRecord::UnknownKind(kind));
     }
+    let mut raw = stored(&write(0), NOW);
+    assert!(!Record::was_without_acls(&raw));
+    Record::mark_without_acls(&mut raw);
+    assert!(Record::was_without_acls(&raw) && Record::parse(&raw).is_ok());
 }

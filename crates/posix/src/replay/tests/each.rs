@@ -441,3 +441,26 @@ fn a_record_is_bytes_and_back() {
         assert_eq!(writer.as_bytes(), frame.body, "{record}");
     }
 }
+
+/// A mount without access control lists, of a data set that has them: `-o acltype=off`.
+#[test]
+fn what_was_made_without_acls_inherits_none() {
+    let world = World::new(1, &[]);
+    let fs = world.fs();
+    let dir = fs.mkdir(fs.root(), b"dir", 0o755, &USER).unwrap().ino;
+    fs.setxattr(dir, ACL_DEFAULT, &acl(6), SetXattr::default(), &USER).unwrap();
+    fs.sync().unwrap();
+    let cred = Cred { umask: 0o022, ..USER };
+    let with = fs.create(dir, b"with", 0o666, &cred).unwrap();
+    fs.dataset().set_temporary("acltype", "off").unwrap();
+    let without = fs.create(dir, b"without", 0o666, &cred).unwrap();
+    let modes = (with.mode & 0o777, without.mode & 0o777);
+    assert!(modes.0 != modes.1, "the list takes the place of the umask: {modes:?}");
+    fs.fsync(without.ino, false).unwrap();
+    let machine = world.replayed(&world.logged());
+    let mode = |name: &[u8]| {
+        let fs = machine.fs();
+        fs.lookup(dir, name).unwrap().mode & 0o777
+    };
+    assert_eq!((mode(b"with"), mode(b"without")), modes);
+}
