@@ -560,7 +560,8 @@ fn load_rebuilt(
 ) -> Result<LoadedPool, Corrupt> {
     let what = format!("commit record of txg {}", uber.txg);
     let record = Record::parse(&read(&uber.record, &what)?.0, &what)?;
-    let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index)?;
+    let log_zones = record.log.iter().flat_map(homes_of).collect();
+    let mut tables = rebuild::tables(devices, label, (uber.txg, &uber.record), index, &log_zones)?;
     if !label.features.is_active(Feature::Tallies) {
         // Older versions could not read them.
         tables.clear_tallies();

@@ -92,14 +92,15 @@ struct Scan<'a> {
 pub(crate) fn tables(
     devices: &Devices,
     label: &Label,
-    up_to: Txg,
-    own: &BootPtr,
+    (up_to, own): (Txg, &BootPtr),
     index: &IndexSource,
+    log_zones: &BTreeSet<Home>,
 ) -> Result<Tables, Corrupt> {
     let unread = OnceCell::new();
     let mut scan = Scan { devices, pool: label.pool, up_to, zones: BTreeMap::new(), unread };
     for (device, row) in label.members() {
-        for home in homes(device, row.zone_count) {
+        // Behind a log there may be directory parts of an older filling.
+        for home in homes(device, row.zone_count).filter(|home| !log_zones.contains(home)) {
             scan.scan_zone(home, row.zone_size);
         }
     }

@@ -58,6 +58,9 @@ pub trait ReplayGuide {
         true
     }
 
+    /// No further record is replayed. What was done is committed next.
+    fn ends(&mut self) {}
+
     /// A record of these inodes could not be replayed. True: it is left out, and the replay goes on.
     fn leaves_out(&mut self, _record: &OwnedFrame, _inodes: &[Ino], _error: &ReplayError) -> bool {
         false
@@ -110,6 +113,7 @@ pub fn replay_pool(
                 Err(error) => return Err(error.into()),
             }
         }
+        guide.ends();
         parsed.iter().for_each(|(record, change)| fs_of(record.set).release_slots(change));
         Ok::<(), ReplayFailure>(())
     })?;

@@ -5,6 +5,7 @@
 //!
 //! A change that has ended two servers in the middle of its replay is left out, and its files count as damaged.
 
+use super::succession;
 use crate::failure::Outcome;
 use crate::fd_store::Inherited;
 use crate::open_pool::OpenPool;
@@ -57,6 +58,13 @@ impl KeptByMounts {
                 whole.insert(*number);
             }
         }
+        // Before the replay commits: then the ledger would say that nothing is lost.
+        if let Some(inherited) = inherited.as_ref().filter(|inherited| !inherited.facts.orderly) {
+            let not_whole = inherited.mounts.iter().filter(|(number, _)| !whole.contains(number));
+            not_whole.into_iter().try_for_each(|(number, mount)| {
+                succession::store_losses(*number, mount, &open_pool, false).map(drop)
+            })?;
+        }
         // Also those of a server before, whose replay was committed in part.
         let mut left_out: BTreeMap<u64, BTreeSet<Ino>> = BTreeMap::new();
         for (_, kept) in self.0.values() {
@@ -65,7 +73,6 @@ impl KeptByMounts {
         }
         let mut guide = LeavingOut { kept: &self, left_out };
         let open_pool = open_pool.replayed(&mut guide)?;
-        self.0.values().filter_map(|(ledger, _)| ledger.ring()).for_each(|ring| _ = ring.note_try(0));
         let mut left_out = guide.left_out;
         if let Some(inherited) = inherited {
             for (number, mount) in inherited.mounts.iter_mut().filter(|(number, _)| whole.contains(number)) {
@@ -86,6 +93,8 @@ struct LeavingOut<'k> {
 
 impl ReplayGuide for LeavingOut<'_> {
     fn begins(&mut self, record: &OwnedFrame, inodes: &[Ino]) -> bool {
+        // In the other rings none is tried now.
+        self.ends();
         let Some(ring) = self.ring_of(record) else { return true };
         let tries = ring.note_try(record.change);
         if tries < TRIES_MAX {
@@ -97,6 +106,10 @@ impl ReplayGuide for LeavingOut<'_> {
         );
         self.leave_out(record, inodes);
         false
+    }
+
+    fn ends(&mut self) {
+        self.kept.0.values().filter_map(|(ledger, _)| ledger.ring()).for_each(|ring| _ = ring.note_try(0));
     }
 
     fn leaves_out(&mut self, record: &OwnedFrame, inodes: &[Ino], error: &ReplayError) -> bool {

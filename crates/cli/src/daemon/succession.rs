@@ -85,8 +85,10 @@ pub fn take_over(
     }
     // Of all mounts before the first file system is open, because from then on txgs are committed. If this server fails,
     // the next one takes all that it finds committed for commits of the server that died.
-    let losses =
-        inherited.mounts.iter().map(|(number, mount)| note_losses(*number, mount, open_pool, inherited));
+    let losses = inherited
+        .mounts
+        .iter()
+        .map(|(number, mount)| note_losses(*number, mount, open_pool, inherited.facts.orderly));
     let losses: Vec<Outcome<Losses>> = losses.collect();
     let (mut first, mut taken, mut failed) = (Some(first), BTreeMap::new(), None);
     for ((number, mount), losses) in inherited.mounts.iter().zip(losses) {
@@ -111,27 +113,33 @@ pub fn take_over(
 }
 
 /// Finds what a mount has lost, and stores that with the holder.
-fn note_losses(
+pub fn store_losses(
     number: u32,
     mount: &InheritedMount,
     open_pool: &OpenPool,
-    inherited: &Inherited,
+    orderly: bool,
 ) -> Outcome<Losses> {
     // The txg that this import found, whatever was committed since.
     let committed = open_pool.pool.status().imported.0;
-    let losses = Losses::of(mount, inherited.facts.orderly, committed)?;
-    if !inherited.facts.orderly {
+    let losses = Losses::of(mount, orderly, committed)?;
+    if let (Some(list), Some(holder)) = (&losses.list, FdStore::of_this_process()) {
+        holder.store_lost(number, &list.file)?;
+    }
+    Ok(losses)
+}
+
+/// The same, with a line in the log.
+fn note_losses(number: u32, mount: &InheritedMount, open_pool: &OpenPool, orderly: bool) -> Outcome<Losses> {
+    let losses = store_losses(number, mount, open_pool, orderly)?;
+    if !orderly {
         let name = full_name(&open_pool.pool.name(), &mount.facts.dataset);
-        let count = losses.lost.len();
+        let (count, committed) = (losses.lost.len(), open_pool.pool.status().imported);
         match mount.left_out {
             Some(_) if count == 0 => log::info!("pool {name}: server died; no change is lost"),
             _ => log::warn!(
                 "pool {name}: server died; changes after txg {committed} are lost in {count} files"
             ),
         }
-    }
-    if let (Some(list), Some(holder)) = (&losses.list, FdStore::of_this_process()) {
-        holder.store_lost(number, &list.file)?;
     }
     Ok(losses)
 }
