@@ -149,7 +149,7 @@ fn programs_notice_no_end_of_a_server() {
 /// What was synced is in the log, whatever is kept: server and supervisor die, and the pool is mounted anew.
 #[test]
 fn what_was_synced_is_there_after_server_and_supervisor_are_killed() {
-    let Some(dir) = new_pool("kept-log", ",crashproof=off") else { return };
+    let Some(dir) = new_pool("kept-log", "") else { return };
     let at = |name: &str| dir.path("mnt").join(name);
     fs::write(at("first"), "first").unwrap();
     File::open(at("first")).unwrap().sync_all().unwrap();

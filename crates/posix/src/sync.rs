@@ -24,7 +24,7 @@ impl Fs {
                 let _state = inode.read();
                 inode.changes()
             };
-            if !self.intents.make_durable(ino) {
+            if !self.may_log() || !self.intents.make_durable(ino) {
                 self.set.commit()?;
             }
             inode.note_durable(changes);
@@ -35,6 +35,11 @@ impl Fs {
             return Err(Errno::EIO);
         }
         Ok(())
+    }
+
+    /// Without a commit, the ledger of a server would name this inode among those that lost changes, if the server is killed.
+    fn may_log(&self) -> bool {
+        self.ledger.get().is_none() || self.intents.keeps_changes()
     }
 
     /// Makes all earlier changes durable. `EIO`: as in [`report_losses`](Self::report_losses).

@@ -191,8 +191,10 @@ fn take_over_one(
         fs.note_clean_handover();
     }
     if !view.pool.is_read_only() && !view.is_snapshot() {
-        let known = ledger.is_some();
         let ring_bytes = view.ring_bytes.load(Ordering::Relaxed);
+        // One without a ring is of an older version. It is needed only after a crash.
+        let ledger = ledger.filter(|ledger| !orderly || ring_bytes == 0 || ledger.ring().is_some());
+        let known = ledger.is_some();
         let file = attach_ledger(&fs, ledger.map_or_else(|| Ledger::new(ring_bytes), Ok)?, list)?;
         if !known && let Some(holder) = FdStore::of_this_process() {
             holder.store_ledger(number, &file)?;
