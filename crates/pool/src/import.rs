@@ -662,12 +662,12 @@ fn open(
         }
     }
     let log_zones: BTreeSet<Home> = record.log.iter().flat_map(homes_of).collect();
-    if let Some(home) = log_zones.iter().find(|home| used.contains(home) || !is_block_zone(&label, **home)) {
+    let is_discarded = options.rewind.is_some() || options.discard_log;
+    let kept = if is_discarded { BTreeSet::new() } else { log_zones };
+    if let Some(home) = kept.iter().find(|home| used.contains(home) || !is_block_zone(&label, **home)) {
         let at = format!("commit record of txg {}", uber.txg);
         return Err(Corrupt::new(at, "zone of the intent log", "one that holds no blocks", home).into());
     }
-    let is_discarded = options.rewind.is_some() || options.discard_log;
-    let kept = if is_discarded { BTreeSet::new() } else { log_zones.clone() };
     for (device, row) in label.members() {
         if row.state == DeviceState::Leaving {
             // The removal of the device continues.

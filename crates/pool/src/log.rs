@@ -9,6 +9,7 @@
 
 use crate::found_log::FoundLog;
 use crate::pool::{Pool, SyncState, Tx, TxgSync};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_device::{Device, ZoneState};
@@ -102,6 +103,13 @@ impl Pool {
         let Some(found) = found.as_mut() else { return false };
         found.add(changes);
         true
+    }
+
+    /// These changes were tried before, and are left out of the replay.
+    pub fn leave_out_changes(&self, changes: &BTreeSet<u64>) {
+        if let Some(found) = &mut *self.log.found.lock() {
+            found.records.retain(|record| !changes.contains(&record.change));
+        }
     }
 
     /// Calls `replay` with the records that are to be replayed, in order. It notes each repeated change by

@@ -20,11 +20,14 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use terrane_format::log::Frame;
 use terrane_pool::Pool;
 use terrane_store::log::{LogFailed, LogTicket};
 use terrane_wire::{IdMap, ObjsetId, Txg, Writer};
 
+/// How long a change waits before it asks again for space that is promised to others.
+const PROMISE_WAIT: Duration = Duration::from_millis(1);
 /// Most bytes of all lists together.
 const BYTES_MAX: usize = 16 << 20;
 
@@ -346,8 +349,14 @@ impl Intents {
                 if keeper.reserve(bytes) {
                     break;
                 }
+                let before = self.log.synced_txg();
                 commit()?;
-                keeper.release(Txg(self.log.synced_txg()));
+                let synced = self.log.synced_txg();
+                keeper.release(Txg(synced));
+                if synced == before {
+                    // The space is promised to others, which wait to join a txg.
+                    std::thread::sleep(PROMISE_WAIT);
+                }
             }
         }
         Ok(Promise { keeper, bytes })

@@ -58,6 +58,11 @@ pub trait ReplayGuide {
         true
     }
 
+    /// The data set of records cannot be opened. True: they are left out.
+    fn leaves_out_set(&mut self, _set: ObjsetId, _error: &DatasetError) -> bool {
+        false
+    }
+
     /// No further record is replayed. What was done is committed next.
     fn ends(&mut self) {}
 
@@ -84,37 +89,43 @@ pub fn replay_pool(
 ) -> Result<u64, ReplayFailure> {
     let mut count = 0;
     pool.replay_log(|records| {
-        let mut file_systems: BTreeMap<ObjsetId, Arc<Fs>> = BTreeMap::new();
+        let mut file_systems: BTreeMap<ObjsetId, Option<Arc<Fs>>> = BTreeMap::new();
         for record in records {
             if let Entry::Vacant(vacant) = file_systems.entry(record.set) {
-                let opened = open(record.set).and_then(Fs::open_to_replay);
-                vacant.insert(opened.map_err(|error| ReplayFailure::Dataset(record.set, error))?);
+                vacant.insert(match open(record.set).and_then(Fs::open_to_replay) {
+                    Ok(fs) => Some(fs),
+                    Err(error) if guide.leaves_out_set(record.set, &error) => None,
+                    Err(error) => return Err(ReplayFailure::Dataset(record.set, error)),
+                });
             }
         }
-        let fs_of = |set: ObjsetId| file_systems.get(&set).expect("opened above");
+        let fs_of = |set: ObjsetId| file_systems.get(&set).and_then(Option::as_ref);
         // All are parsed first: a record that makes no sense must not stop the replay half-way.
         let mut parsed = Vec::new();
         for record in records {
-            parsed.push((record, fs_of(record.set).parse_record(record.as_frame())?));
+            let Some(fs) = fs_of(record.set) else { continue };
+            match fs.parse_record(record.as_frame()) {
+                Ok(change) => parsed.push((fs, record, change)),
+                Err(error) if guide.leaves_out(record, &[], &error) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         // Operations also create objects that have no record, such as values of extended attributes. Those must not take the
         // number of an inode that is created later.
-        for (record, change) in &parsed {
-            fs_of(record.set).withhold_slots(change);
-        }
-        for (record, change) in &parsed {
+        parsed.iter().for_each(|(fs, _, change)| fs.withhold_slots(change));
+        for (fs, record, change) in &parsed {
             let inodes = change.inodes();
             if !guide.begins(record, &inodes) {
                 continue;
             }
-            match fs_of(record.set).replay_one(change) {
+            match fs.replay_one(change) {
                 Ok(()) => count += 1,
                 Err(error) if error.is_unfit() && guide.leaves_out(record, &inodes, &error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         guide.ends();
-        parsed.iter().for_each(|(record, change)| fs_of(record.set).release_slots(change));
+        parsed.iter().for_each(|(fs, _, change)| fs.release_slots(change));
         Ok::<(), ReplayFailure>(())
     })?;
     Ok(count)

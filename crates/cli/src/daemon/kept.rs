@@ -10,6 +10,7 @@ use crate::failure::Outcome;
 use crate::fd_store::Inherited;
 use crate::open_pool::OpenPool;
 use std::collections::{BTreeMap, BTreeSet};
+use terrane_dataset::DatasetError;
 use terrane_format::log::OwnedFrame;
 use terrane_fuse::handover::{ChangeRing, KeptChanges, Ledger};
 use terrane_posix::{Ino, ReplayError, ReplayGuide, inodes_of_record};
@@ -71,6 +72,9 @@ impl KeptByMounts {
             let inodes = kept.left_out.iter().flat_map(|change| inodes_of_record(&change.body));
             left_out.entry(kept.set).or_default().extend(inodes);
         }
+        let numbers = self.0.values().flat_map(|(_, kept)| &kept.left_out).map(|change| change.change);
+        // The log may have them too.
+        open_pool.pool.leave_out_changes(&numbers.collect());
         let mut guide = LeavingOut { kept: &self, left_out };
         let open_pool = open_pool.replayed(&mut guide)?;
         let mut left_out = guide.left_out;
@@ -106,6 +110,14 @@ impl ReplayGuide for LeavingOut<'_> {
         );
         self.leave_out(record, inodes);
         false
+    }
+
+    fn leaves_out_set(&mut self, set: ObjsetId, error: &DatasetError) -> bool {
+        let is_gone = !self.kept.is_empty() && matches!(error, DatasetError::Unknown { .. });
+        if is_gone {
+            log::error!("changes of object set {set} left out: {error}");
+        }
+        is_gone
     }
 
     fn ends(&mut self) {

@@ -220,7 +220,7 @@ impl ChangeRing {
             return None;
         }
         let (mut at, head) = (get(Word::Tail), get(Word::Head));
-        if head.checked_sub(at)? > self.bytes as u64 {
+        if head.checked_sub(at)? > self.bytes as u64 || !at.is_multiple_of(8) {
             return None;
         }
         let (mut changes, mut left_out) = (Vec::new(), Vec::new());
@@ -229,7 +229,7 @@ impl ChangeRing {
             let first = self.word_at(offset).load(Ordering::Acquire);
             let (len, state) = (usize::try_from(first & 0xffff_ffff).ok()?, first >> 32);
             let end = if state == PADDING { offset.checked_add(len)? } else { offset + entry_bytes(len) };
-            if len > self.bytes || end > self.map.len() || end == offset {
+            if len > self.bytes || end > self.map.len() || end == offset || !end.is_multiple_of(8) {
                 return None;
             }
             if matches!(state, WHOLE | LEFT_OUT) {
@@ -420,8 +420,8 @@ mod tests {
         }
         for word in [Word::Head, Word::Tail] {
             let right = server.word(word).load(Ordering::Relaxed);
-            for wrong in [0, 1, 8, 1 << 20, BYTES as u64, 1 << 40, u64::MAX, u64::MAX - 7] {
-                server.word(word).store(wrong & !7, Ordering::Relaxed);
+            for wrong in [0, 1, 8, 13, 1 << 20, BYTES as u64, 1 << 40, u64::MAX, u64::MAX - 7] {
+                server.word(word).store(wrong, Ordering::Relaxed);
                 let _ = successor.read();
             }
             server.word(word).store(right, Ordering::Relaxed);
@@ -432,6 +432,7 @@ mod tests {
             1,
             u64::MAX,
             2 << 32,
+            2 << 32 | 13,
             2 << 32 | 0xffff_ffff,
             WHOLE << 32 | 0xffff_ffff,
             WHOLE << 32 | BYTES as u64,
