@@ -20,14 +20,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use terrane_format::log::Frame;
 use terrane_pool::Pool;
 use terrane_store::log::{LogFailed, LogTicket};
 use terrane_wire::{IdMap, ObjsetId, Txg, Writer};
 
 /// How long a change waits before it asks again for space that is promised to others.
-const PROMISE_WAIT: Duration = Duration::from_millis(1);
+const PROMISE_WAIT_NS: u64 = 1_000_000;
 /// Most bytes of all lists together.
 const BYTES_MAX: usize = 16 << 20;
 
@@ -336,11 +335,13 @@ impl Intents {
         self.keeper.get().is_some()
     }
 
-    /// Promises space for a change. It may wait for `commit`, so the caller has joined no txg and holds no lock.
+    /// Promises space for a change. It may wait for `commit`, or by `wait` for some nanoseconds. So the caller has joined no txg and
+    /// holds no lock.
     pub fn promise(
         &self,
         bytes: usize,
         commit: &dyn Fn() -> Result<(), Errno>,
+        wait: &dyn Fn(u64),
     ) -> Result<Promise<'_>, Errno> {
         let keeper = self.keeper();
         if let Some(keeper) = keeper {
@@ -355,7 +356,7 @@ impl Intents {
                 keeper.release(Txg(synced));
                 if synced == before {
                     // The space is promised to others, which wait to join a txg.
-                    std::thread::sleep(PROMISE_WAIT);
+                    wait(PROMISE_WAIT_NS);
                 }
             }
         }

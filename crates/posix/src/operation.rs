@@ -18,6 +18,7 @@ use crate::intents::Intent;
 use crate::record::{NewInode, Record};
 use crate::types::{Ino, Time};
 use smallvec::SmallVec;
+use std::time::Duration;
 use terrane_dataset::Charge;
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
@@ -178,7 +179,10 @@ impl Fs {
             if !self.is_replaying && !self.dataset.admits_change(cost.writes_back) {
                 return Err(Errno::EROFS);
             }
-            let _space = self.intents.promise(operation.record_bytes_max(), &|| Ok(self.set.commit()?))?;
+            let _space =
+                self.intents.promise(operation.record_bytes_max(), &|| Ok(self.set.commit()?), &|ns| {
+                    self.set.pool().env().sleep(Duration::from_nanos(ns))
+                })?;
             let tx = self.begin(cost, &needs)?;
             if let Some(promise) = promise {
                 promise.join(tx.txg());
