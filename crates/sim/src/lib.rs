@@ -23,6 +23,7 @@ pub mod faults;
 pub mod full;
 pub mod gc;
 pub mod hostile;
+pub mod logged;
 pub mod machine;
 pub mod seeds;
 pub mod storm;
