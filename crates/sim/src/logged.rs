@@ -47,16 +47,47 @@ pub fn random_crash(seed: u64) -> Result<Seen, Failure> {
     run_crashes(world, Actor::new(seed), seed, 150)
 }
 
-/// The same with so many writes that the log goes from zone to zone, and gives its zones back when the pool is full.
+/// The same with so many writes that the log goes from zone to zone. In every second life the pool becomes full, so the log gives its
+/// zones back.
 pub fn crowded_crash(seed: u64) -> Result<Seen, Failure> {
-    let mut plan = Plan { zones: 40, ..logged_plan(seed) };
+    let mut plan = Plan { zones: 32, ..logged_plan(seed) };
     plan.props.extend([("recordsize", "16K"), ("compression", "off")]);
     let mut world = fresh(&plan)?;
     let mut actor = Actor::new(seed);
     actor.write_bytes = 100_000;
-    let steps = 150 + seed % 5 * 80;
-    ensure(actor.run(&mut world, steps)? == Step::Done, || "the power is on".into())?;
-    run_crashes(world, actor, seed, 600)
+    let alive = |step: Step| ensure(step == Step::Done, || "the power is on".into());
+    alive(actor.run(&mut world, 100 + seed % 5 * 60)?)?;
+    if seed.is_multiple_of(2) {
+        let files = fill(&mut world)?;
+        alive(actor.run(&mut world, 60)?)?;
+        let root = world.tree.model.root;
+        for file in files.iter().take((seed / 2 % 3) as usize * files.len() / 2) {
+            world.remove(root, file, false)?;
+        }
+        alive(actor.run(&mut world, 30)?)?;
+    }
+    run_crashes(world, actor, seed, 400)
+}
+
+/// Creates files in the root directory until the pool is full. Returns their names.
+fn fill(world: &mut World) -> Result<Vec<String>, Failure> {
+    let root = world.tree.model.root;
+    let mut names = Vec::new();
+    for number in 0..1000 {
+        let name = format!("fill {number}");
+        let Some(ino) = world.create(root, &name)? else { break };
+        let data = Prng::new(number).random_bytes(200_000);
+        let len = data.len();
+        world.write(ino, 0, data)?;
+        names.push(name);
+        let written = world.tree.model.bytes(ino).len();
+        world.forget(ino)?;
+        world.fsync(ino)?;
+        if written < len {
+            break;
+        }
+    }
+    Ok(names)
 }
 
 fn run_crashes(mut world: World, mut actor: Actor, seed: u64, ops: u64) -> Result<Seen, Failure> {

@@ -240,6 +240,8 @@ impl World {
 
     /// Makes an inode durable.
     pub fn fsync(&mut self, ino: Ino) -> Result<Step, Failure> {
+        // Calls that failed in a full pool may have committed.
+        self.settle()?;
         let is_included = |place| place == Place::Names || place == Place::Contents(ino);
         let batch = self.acked + 1;
         let mut pending = 0;
