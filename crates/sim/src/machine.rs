@@ -1,6 +1,7 @@
 //! A pool in memory: created, mounted, crashed and mounted again.
 
 use std::sync::Arc;
+use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::ObjectSets;
@@ -87,6 +88,10 @@ fn options(read_only: bool, seed: u64, intent_log: bool) -> ImportOptions {
     ImportOptions { cache_bytes: 2 << 20, read_only, index_bytes, intent_log, ..ImportOptions::default() }
 }
 
+fn import_env(seed: u64) -> Arc<dyn Env> {
+    Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5))
+}
+
 /// All devices of one power supply, as a pool takes them.
 fn devices(first: &SimDevice) -> Vec<Arc<dyn Device>> {
     let all = std::iter::once(first.clone()).chain(first.companions());
@@ -147,22 +152,28 @@ impl Machine {
 
     /// Imports the pool on a device; does not mount it. An `fsync` commits.
     pub fn import(device: &SimDevice, seed: u64, read_only: bool) -> Result<Machine, Failure> {
-        Machine::import_as(device, seed, &options(read_only, seed, false))
+        Machine::import_as(device, import_env(seed), &options(read_only, seed, false))
     }
 
     /// The same with an intent log. What that has must be [replayed](Machine::replay) before a mount.
     pub fn import_logged(device: &SimDevice, seed: u64) -> Result<Machine, Failure> {
-        Machine::import_as(device, seed, &options(false, seed, true))
+        let env = import_env(seed);
+        // Another time than that of the life before: a replay restores times.
+        env.sleep(Duration::from_secs(1 + seed % 100_000));
+        Machine::import_as(device, env, &options(false, seed, true))
     }
 
     /// The same, after its records were given up.
     pub fn import_without_log(device: &SimDevice, seed: u64) -> Result<Machine, Failure> {
         let discard = ImportOptions { discard_log: true, ..options(false, seed, true) };
-        Machine::import_as(device, seed, &discard)
+        Machine::import_as(device, import_env(seed), &discard)
     }
 
-    fn import_as(device: &SimDevice, seed: u64, options: &ImportOptions) -> Result<Machine, Failure> {
-        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5));
+    fn import_as(
+        device: &SimDevice,
+        env: Arc<dyn Env>,
+        options: &ImportOptions,
+    ) -> Result<Machine, Failure> {
         let pool = Pool::import(devices(device), env, options).map_err(failed("import"))?;
         let objects = ObjectSets::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
         Ok(Machine { device: device.clone(), pool, objects, fs: None })

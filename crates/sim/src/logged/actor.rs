@@ -13,14 +13,12 @@ pub struct Actor {
     pub rng: Prng,
     /// Most bytes of a write.
     pub write_bytes: u64,
-    /// Files that were made without a name.
-    nameless: Vec<Ino>,
 }
 
 impl Actor {
     /// One that follows from a seed.
     pub fn new(seed: u64) -> Actor {
-        Actor { rng: Prng::new(seed), write_bytes: 12_000, nameless: Vec::new() }
+        Actor { rng: Prng::new(seed), write_bytes: 12_000 }
     }
 
     fn name(&mut self) -> String {
@@ -94,23 +92,16 @@ impl Actor {
                 let target = vec![b't'; 1 + self.rng.below(400) as usize];
                 world.symlink(dir, &name, &target).map(drop)
             }
-            6 => {
-                self.nameless.extend(world.tmpfile()?);
-                Ok(())
-            }
+            6 => world.tmpfile().map(drop),
             7 => {
-                self.nameless.retain(|ino| world.tree.model.lookups.contains_key(ino));
-                self.nameless.retain(|ino| !world.tree.is_named(*ino));
-                let Some(ino) = self.rng.pick(&self.nameless) else { return Ok(()) };
-                world.link(ino, dir, &name, true)?;
-                // Once it had a name, it never gets another one after the last.
-                self.nameless.retain(|other| *other != ino || !world.tree.is_named(ino));
-                Ok(())
+                let nameless: Vec<Ino> = world.nameless.iter().copied().collect();
+                let ino = self.rng.pick(&nameless);
+                ino.map_or(Ok(()), |ino| world.link(ino, dir, &name))
             }
             8 => {
                 let ino = self.any(world);
                 match Actor::is_kind(world, ino, |content| !matches!(content, Content::Dir { .. })) {
-                    true => world.link(ino, dir, &name, false),
+                    true => world.link(ino, dir, &name),
                     false => Ok(()),
                 }
             }

@@ -74,11 +74,13 @@ impl World {
         let Attr { ino, generation, uid, gid, .. } = attr;
         let node = Node::file(0o600);
         self.note_names(ino, &[ino], Change::Make { dir: None, ino, node, generation, owners: (uid, gid) })?;
+        self.nameless.insert(ino);
         Ok(Some(ino))
     }
 
-    /// `link`. `is_nameless`: of a file without a name, which must get one.
-    pub fn link(&mut self, ino: Ino, dir: Ino, name: &str, is_nameless: bool) -> Result<(), Failure> {
+    /// `link`, also of a file that was made without a name.
+    pub fn link(&mut self, ino: Ino, dir: Ino, name: &str) -> Result<(), Failure> {
+        let is_nameless = self.nameless.contains(&ino);
         let mut model = self.tree.model.clone();
         let expected = match is_nameless {
             true => model.may_add(dir, name),
@@ -89,6 +91,7 @@ impl World {
             let moved = [ino].into_iter().filter(|_| is_nameless).collect::<Vec<_>>();
             let change = Change::Link { ino, dir, name: name.to_string() };
             self.note_move(dir, &moved, &[ino, dir], change)?;
+            self.nameless.remove(&ino);
         }
         Ok(())
     }

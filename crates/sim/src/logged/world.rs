@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use terrane_device::SimDevice;
 use terrane_device::sim::Survival;
 use terrane_oracle::{Failure, Outcome, ensure, failed};
-use terrane_posix::{Errno, Ino, Time};
+use terrane_posix::{AccessTimes, Errno, Ino, Time};
 
 /// What makes a change durable, beside a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,8 @@ pub struct World {
     pub machine: Machine,
     /// With all changes.
     pub tree: Tree,
+    /// Open files that were made without a name and have none yet.
+    pub nameless: BTreeSet<Ino>,
     /// What was counted.
     pub seen: Seen,
     /// The tree of the newest durable txg that is known.
@@ -109,9 +111,22 @@ impl World {
     pub fn new(machine: Machine, tree: Tree) -> World {
         let base_txg = machine.durable_txg().0;
         let base = tree.clone();
-        let (entries, changed, gone, seen) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), Seen::default());
-        let (acked, is_in_flight, log_zone) = (0, false, None);
-        World { machine, tree, seen, base, base_txg, entries, acked, is_in_flight, changed, gone, log_zone }
+        // A copy reads its source.
+        machine.fs().set_access_times(AccessTimes::Never);
+        World {
+            machine,
+            tree,
+            nameless: BTreeSet::new(),
+            seen: Seen::default(),
+            base,
+            base_txg,
+            entries: Vec::new(),
+            acked: 0,
+            is_in_flight: false,
+            changed: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            log_zone: None,
+        }
     }
 
     /// On a new machine.
@@ -223,6 +238,7 @@ impl World {
         let lookups = self.tree.model.lookups.get(&ino).copied().unwrap_or(0);
         self.machine.fs().forget(ino, lookups);
         self.tree.model.forget(ino);
+        self.nameless.remove(&ino);
         self.settle()
     }
 
