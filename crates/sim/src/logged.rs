@@ -7,6 +7,7 @@
 //! * The same holds if power fails in the replay, and in the replay of that.
 //! * `check` finds nothing, and the pool stays usable.
 
+pub mod ace;
 pub mod actor;
 pub mod calls;
 pub mod tree;

@@ -249,6 +249,14 @@ impl Tree {
         fitting.map(|(ino, _)| *ino).collect()
     }
 
+    /// The names in a directory. Empty for any other inode.
+    pub fn names(&self, dir: Ino) -> BTreeMap<String, Ino> {
+        match self.model.nodes.get(&dir).map(|node| &node.content) {
+            Some(Content::Dir { names, .. }) => names.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+
     /// Directories that have a name, or are the root.
     pub fn dirs(&self) -> Vec<Ino> {
         self.inodes(|node| matches!(node.content, Content::Dir { .. }) && node.nlink > 0)

@@ -349,6 +349,13 @@ impl World {
         Ok(World { seen, ..World::new(machine, tree) })
     }
 
+    /// Compares what a power cut has left, and goes on as if there had been none.
+    pub fn check_cut(&mut self, left: &SimDevice, seed: u64) -> Result<(), Failure> {
+        let (machine, txg, replayed) = import(left, seed)?;
+        self.seen.replayed += replayed;
+        self.matching(&machine, txg).map(drop)
+    }
+
     /// The same, after the power has failed in the replay, and again in the replay of the replay. `None`: there were fewer operations.
     pub fn recover_cut(
         &mut self,
