@@ -64,8 +64,9 @@ pub(crate) struct CommitLog {
 }
 
 impl FoundLog {
-    /// Reads the log that the imported record names.
-    pub fn read(devices: &Devices, pool: u64, head: LogHead) -> Result<FoundLog, PoolError> {
+    /// Reads the log that the imported record names, which is that of `txg`.
+    pub fn read(devices: &Devices, pool: u64, txg: Txg, head: LogHead) -> Result<FoundLog, PoolError> {
+        check_head(&head, txg)?;
         let read = LogReader::new(devices, pool, &head).read()?;
         let frames = Frame::parse_all(&read.frames)
             .map_err(|error| Corrupt::new("intent log", "records of a batch", "whole", error))?;
@@ -108,6 +109,19 @@ impl FoundLog {
         let replayed = replayed.unwrap_or(0).max(self.head.replayed);
         self.ended.is_none_or(|ended| ended > txg).then(|| LogHead { replayed, ..self.head.clone() })
     }
+}
+
+/// A record contains no txg after its own. Only while a replay goes on, it contains a part of a txg, or names no zones.
+fn check_head(head: &LogHead, txg: Txg) -> Result<(), Corrupt> {
+    let is_in_replay = head.after < txg;
+    let is_sound = head.after == txg && head.replayed == 0 && !head.zones.is_empty();
+    if is_in_replay || is_sound {
+        return Ok(());
+    }
+    let (after, replayed, zones) = (head.after, head.replayed, head.zones.len());
+    let found = format_args!("{zones} zones, records behind change {replayed} and txg {after}");
+    let expected = format_args!("a zone with records behind txg {txg}, or a replay of earlier ones");
+    Err(Corrupt::new(format!("commit record of txg {txg}"), "intent log", expected, found))
 }
 
 /// The zones of a log.
@@ -314,6 +328,21 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_says_nothing_of_later_txgs() {
+        let zone = LogZone { homes: vec![Home { device: DeviceIdx(0), zone: terrane_wire::ZoneIdx(5) }] };
+        let is_sound = |after: u64, replayed: u64, zones: Vec<LogZone>| {
+            let (chain, after) = ([0; 16], Txg(after));
+            let head = LogHead { incarnation: 1, number: 1, offset: 0, chain, after, replayed, zones };
+            check_head(&head, Txg(7)).is_ok()
+        };
+        assert!(is_sound(7, 0, vec![zone.clone()]));
+        assert!(is_sound(6, 0, vec![zone.clone()]) && is_sound(6, 9, vec![zone.clone()]));
+        assert!(is_sound(6, 9, Vec::new()), "changes that a server has kept");
+        assert!(!is_sound(8, 0, vec![zone.clone()]));
+        assert!(!is_sound(7, 9, vec![zone]) && !is_sound(7, 0, Vec::new()));
+    }
 
     /// A txg that syncs when the replay ends lacks what was repeated in the next one.
     #[test]

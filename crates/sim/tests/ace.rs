@@ -14,9 +14,9 @@ fn run_sequences(len: u32, stride: u64) {
     for number in (offset..sequences.count()).step_by(stride as usize) {
         let Some(sequence) = sequences.get(number) else { continue };
         // One pool serves many of them, until its log has gone around.
-        if count % 500 == 0 {
+        if count % 50 == 0 {
             (logged, replayed) = (logged + shell.world.seen.logged, replayed + shell.world.seen.replayed);
-            shell = Shell::seeded(count / 500).unwrap();
+            shell = Shell::seeded(count / 50).unwrap();
         }
         for committed in [false, true] {
             shell

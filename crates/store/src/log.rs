@@ -129,7 +129,6 @@ pub struct LogPlan {
 pub struct IntentLog {
     pool: u64,
     incarnation: u64,
-    unit: u64,
     devices: Arc<Devices>,
     counters: Arc<Counters>,
     reports: Arc<Reports>,
@@ -141,19 +140,17 @@ pub struct IntentLog {
 }
 
 impl IntentLog {
-    /// A log without zones. `unit`: every batch is a multiple of it, in bytes.
+    /// A log without zones.
     pub fn new(
         (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
         counters: Arc<Counters>,
         reports: Arc<Reports>,
     ) -> IntentLog {
-        let unit = devices.write_unit();
         let state = Mutex::new(State { number: 1, ..State::default() });
         IntentLog {
             pool,
             incarnation,
-            unit,
             devices,
             counters,
             reports,
@@ -194,8 +191,9 @@ impl IntentLog {
         self.state.lock().zones.iter().flat_map(|zone| &zone.homes).any(is_one)
     }
 
+    /// A device with larger units may join at any time.
     fn batch_bytes(&self, frames: usize) -> u64 {
-        (BatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
+        (BatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.devices.write_unit())
     }
 
     /// Hands over frames of txgs up to `newest_txg`. `None`: the log does not take them, so the caller must commit. Does not wait.
@@ -256,8 +254,8 @@ impl IntentLog {
             chain: state.chain,
             seal: [0; 16],
         };
-        let unit = usize::try_from(self.unit).expect("a write unit fits memory");
-        let raw = head.encode_batch(&frames, offset, unit);
+        // Heads and records, then zeros up to a whole unit.
+        let raw = head.encode_batch(&frames, offset, usize::try_from(bytes).expect("a batch fits memory"));
         let (zone, chain) = (state.at_zone, state.chain);
         state.batches.push_back(WrittenBatch { number, zone, offset, chain, newest_txg });
         state.offset += raw.len() as u64;
