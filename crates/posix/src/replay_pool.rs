@@ -7,6 +7,7 @@ use crate::fs::Fs;
 use crate::replay::{Parsed, ReplayError};
 use crate::types::Ino;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 use terrane_dataset::{Dataset, DatasetError};
@@ -82,10 +83,9 @@ pub fn replay_pool(
     pool.replay_log(|records| {
         let mut file_systems: BTreeMap<ObjsetId, Arc<Fs>> = BTreeMap::new();
         for record in records {
-            if !file_systems.contains_key(&record.set) {
+            if let Entry::Vacant(vacant) = file_systems.entry(record.set) {
                 let opened = open(record.set).and_then(Fs::open_to_replay);
-                let fs = opened.map_err(|error| ReplayFailure::Dataset(record.set, error))?;
-                file_systems.insert(record.set, fs);
+                vacant.insert(opened.map_err(|error| ReplayFailure::Dataset(record.set, error))?);
             }
         }
         let fs_of = |set: ObjsetId| file_systems.get(&set).expect("opened above");

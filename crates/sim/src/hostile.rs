@@ -135,10 +135,7 @@ pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -
 }
 
 /// Changes what the newest commit says of the intent log, and makes all checksums right again.
-pub fn forge_log_head(
-    device: &SimDevice,
-    change: impl FnOnce(&mut LogHead),
-) -> Result<(), Failure> {
+pub fn forge_log_head(device: &SimDevice, change: impl FnOnce(&mut LogHead)) -> Result<(), Failure> {
     forge_pool::log_head(device, change)
 }
 

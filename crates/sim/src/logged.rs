@@ -48,6 +48,12 @@ pub fn random_crash(seed: u64) -> Result<Seen, Failure> {
     run_crashes(world, Actor::new(seed), seed, 150)
 }
 
+/// The same, where writes of the log fail now and then.
+pub fn faulty_crash(seed: u64) -> Result<Seen, Failure> {
+    let world = fresh(&logged_plan(seed))?;
+    run_crashes(world, Actor { log_fails: true, ..Actor::new(seed) }, seed, 300)
+}
+
 /// The same with so many writes that the log goes from zone to zone. In every second life the pool becomes full, so the log gives its
 /// zones back.
 pub fn crowded_crash(seed: u64) -> Result<Seen, Failure> {

@@ -9,7 +9,7 @@ use terrane_oracle::{Failure, failed};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs, WholeReplay, replay_pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
-use terrane_wire::Txg;
+use terrane_wire::{DeviceIdx, Txg};
 
 /// The superuser.
 pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
@@ -98,6 +98,14 @@ fn devices(first: &SimDevice) -> Vec<Arc<dyn Device>> {
     all.map(|device| Arc::new(device) as Arc<dyn Device>).collect()
 }
 
+/// The device with this index in the pool, of those on one power supply. `None`: there are fewer.
+pub fn device_of(first: &SimDevice, device: DeviceIdx) -> Option<SimDevice> {
+    match usize::from(device.0).checked_sub(1) {
+        None => Some(first.clone()),
+        Some(nth) => first.companions().get(nth).cloned(),
+    }
+}
+
 impl Machine {
     /// A new pool with an empty file system, committed.
     pub fn create(plan: &Plan) -> Result<Machine, Failure> {
@@ -142,7 +150,8 @@ impl Machine {
             if plan.threads { Arc::new(SystemEnv::new()) } else { Arc::new(SeededEnv::new(seed)) };
         let devices = devices(&device);
         let create = CreateOptions::named("sim");
-        let pool = Pool::create(devices, &create, env, &options(false, seed, plan.intent_log)).map_err(failed("create"))?;
+        let pool = Pool::create(devices, &create, env, &options(false, seed, plan.intent_log))
+            .map_err(failed("create"))?;
         let objects = ObjectSets::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
         let dataset = Dataset::create_root(&objects, &plan.props).map_err(failed("create data set"))?;
         Fs::format(&dataset, &ROOT).map_err(failed("format"))?;
@@ -169,11 +178,7 @@ impl Machine {
         Machine::import_as(device, import_env(seed), &discard)
     }
 
-    fn import_as(
-        device: &SimDevice,
-        env: Arc<dyn Env>,
-        options: &ImportOptions,
-    ) -> Result<Machine, Failure> {
+    fn import_as(device: &SimDevice, env: Arc<dyn Env>, options: &ImportOptions) -> Result<Machine, Failure> {
         let pool = Pool::import(devices(device), env, options).map_err(failed("import"))?;
         let objects = ObjectSets::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
         Ok(Machine { device: device.clone(), pool, objects, fs: None })

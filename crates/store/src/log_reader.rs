@@ -174,7 +174,8 @@ impl LogReader<'_> {
             return Ok(None);
         }
         let mut raw = read_units(device.as_ref(), home, offset, UNIT_MIN)?;
-        let Some(bytes) = Batch::claimed_bytes(&raw, self.ids(), UNIT_MIN).filter(|bytes| fits(*bytes)) else {
+        let Some(bytes) = Batch::claimed_bytes(&raw, self.ids(), UNIT_MIN).filter(|bytes| fits(*bytes))
+        else {
             return Ok(None);
         };
         if bytes > UNIT_MIN {

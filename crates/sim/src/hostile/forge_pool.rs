@@ -178,7 +178,7 @@ pub(super) fn log_head(device: &SimDevice, change: impl FnOnce(&mut LogHead)) ->
     (ptr.len, ptr.checksum) = (stored.len() as u32, compute(ChecksumKind::Blake3, &stored));
     for (anchor, label, ubers) in terrane_pool::inspect::anchors(device) {
         for (at, _) in ubers.into_iter().filter(|(_, uber)| uber.txg == newest.uber.txg) {
-            Newest { anchor, at, label: label.clone(), uber: newest.uber.clone() }.write(device)?;
+            Newest { anchor, at, label: label.clone(), uber: newest.uber }.write(device)?;
         }
     }
     Ok(())

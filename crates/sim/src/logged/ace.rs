@@ -148,9 +148,7 @@ impl Sequences {
             let is_new = match persist {
                 Persist::First => !matches!(call, Call::Unlink(_) | Call::Rmdir(_) | Call::Rename(..)),
                 Persist::Second => second.is_some(),
-                Persist::SecondParent => {
-                    second.is_some_and(|second| split(second).0 != split(first).0)
-                }
+                Persist::SecondParent => second.is_some_and(|second| split(second).0 != split(first).0),
                 Persist::FirstParent | Persist::All => true,
                 Persist::Nothing => nth < self.len,
             };
@@ -194,7 +192,9 @@ impl Shell {
     /// The inode of a path.
     pub fn find(&self, path: &str) -> Option<Ino> {
         let model = &self.world.tree.model;
-        path.split('/').filter(|name| !name.is_empty()).try_fold(model.root, |dir, name| model.find(dir, name))
+        path.split('/')
+            .filter(|name| !name.is_empty())
+            .try_fold(model.root, |dir, name| model.find(dir, name))
     }
 
     fn at(&self, path: &str) -> Result<Ino, Failure> {
@@ -324,9 +324,8 @@ impl Shell {
 
     /// Makes a call. One that must fail says so, and changes nothing.
     fn call(&mut self, call: Call) -> Result<(), Failure> {
-        let is_file = |shell: &Shell, path| {
-            shell.find(path).is_some_and(|ino| shell.world.tree.files().contains(&ino))
-        };
+        let is_file =
+            |shell: &Shell, path| shell.find(path).is_some_and(|ino| shell.world.tree.files().contains(&ino));
         let (first, second) = call.paths();
         // Within itself, or below what the preparation of another call has removed.
         if self.parent(first).is_err() || second.is_some_and(|second| self.parent(second).is_err()) {

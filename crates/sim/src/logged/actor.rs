@@ -3,6 +3,8 @@
 use super::calls::Allocation;
 use super::world::{Step, World};
 use crate::attributes::acl_of;
+use crate::machine::device_of;
+use terrane_device::Fault;
 use terrane_oracle::{Content, Failure, ensure};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, Time};
 use terrane_wire::Prng;
@@ -13,12 +15,14 @@ pub struct Actor {
     pub rng: Prng,
     /// Most bytes of a write.
     pub write_bytes: u64,
+    /// Writes of the log fail now and then.
+    pub log_fails: bool,
 }
 
 impl Actor {
     /// One that follows from a seed.
     pub fn new(seed: u64) -> Actor {
-        Actor { rng: Prng::new(seed), write_bytes: 12_000 }
+        Actor { rng: Prng::new(seed), write_bytes: 12_000, log_fails: false }
     }
 
     fn name(&mut self) -> String {
@@ -60,10 +64,28 @@ impl Actor {
                     true => self.any(world),
                     false => self.rng.pick(&files).unwrap_or(world.tree.model.root),
                 };
-                return world.fsync(ino);
+                return match self.log_fails && self.rng.one_in(5) {
+                    true => self.fsync_with_error(world, ino),
+                    false => world.fsync(ino),
+                };
             }
         }
         Ok(if world.machine.is_alive() { Step::Done } else { Step::Stopped })
+    }
+
+    /// An `fsync` that finds one copy of the log broken: it commits.
+    fn fsync_with_error(&mut self, world: &mut World, ino: Ino) -> Result<Step, Failure> {
+        let zones = world.machine.pool.log_zones();
+        let homes: Vec<_> = zones.iter().flat_map(|zone| zone.homes.iter().copied()).collect();
+        let Some(home) = self.rng.pick(&homes) else { return world.fsync(ino) };
+        let device = device_of(&world.machine.device, home.device);
+        let device = device.ok_or(Failure("a device of the log is missing".into()))?;
+        let partial = self.rng.one_in(2);
+        let fault = device.inject(Fault::WriteError { zone: Some(home.zone), one_in: 1, partial });
+        let step = world.fsync(ino);
+        device.disarm(fault);
+        world.seen.failed_writes += device.fired(fault);
+        step
     }
 
     /// So many calls, or until the power is off. The tree is compared now and then.

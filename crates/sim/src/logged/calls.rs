@@ -232,7 +232,7 @@ impl World {
         Ok(())
     }
 
-    /// `fallocate`. Where it zeroes and allocates, those are two changes.
+    /// `fallocate`. In a full pool it may fail after it has zeroed.
     pub fn fallocate(&mut self, ino: Ino, how: Allocation, range: Range<u64>) -> Result<(), Failure> {
         let (at, len) = (range.start, range.end - range.start);
         let mode = match how {
@@ -244,22 +244,18 @@ impl World {
         };
         let before = self.tree.stamps.get(&ino).map(|stamps| stamps.ctime);
         let found = self.fs().fallocate(ino, mode, at, len);
-        let done = self.answer(|| format!("fallocate {how:?} of {ino}"), Ok(()), found)?.is_some();
-        let after = self.fs().getattr(ino);
-        let is_changed = after.is_ok_and(|after| Some(after.ctime) != before);
-        if !is_changed {
+        self.answer(|| format!("fallocate {how:?} of {ino}"), Ok(()), found)?;
+        if self.fs().getattr(ino).is_ok_and(|after| Some(after.ctime) == before) {
             return Ok(());
         }
-        let (size, end) = (self.tree.model.bytes(ino).len() as u64, range.end);
-        match how {
-            Allocation::Grow => self.note_content(ino, Change::Extend { ino, size: end }),
-            Allocation::KeepSize => Err(Failure("an allocation that keeps the size changed the file".into())),
-            Allocation::ZeroAndGrow if done || end > size => {
-                self.note_content(ino, Change::Zero { ino, range })?;
-                self.note_content(ino, Change::Extend { ino, size: end })
+        let change = match how {
+            Allocation::Grow => Change::Extend { ino, size: range.end },
+            Allocation::KeepSize => {
+                return Err(Failure("an allocation that keeps the size changed the file".into()));
             }
-            _ => self.note_content(ino, Change::Zero { ino, range }),
-        }
+            _ => Change::Zero { ino, range, grows: how == Allocation::ZeroAndGrow },
+        };
+        self.note_content(ino, change)
     }
 
     /// `FICLONERANGE` or `copy_file_range`: blocks that are shared where that is possible.

@@ -66,8 +66,8 @@ pub enum Change {
     Write { ino: Ino, at: u64, data: Arc<Vec<u8>> },
     /// A size.
     Resize { ino: Ino, size: u64 },
-    /// Zeros. The size stays.
-    Zero { ino: Ino, range: Range<u64> },
+    /// Zeros. The size may grow.
+    Zero { ino: Ino, range: Range<u64>, grows: bool },
     /// Space, with a size that may grow.
     Extend { ino: Ino, size: u64 },
 }
@@ -221,7 +221,12 @@ impl Tree {
         match change {
             Change::Write { at, data, .. } => model.write(ino, *at, data),
             Change::Resize { size, .. } => model.resize(ino, *size),
-            Change::Zero { range, .. } => model.punch(ino, range.clone())?,
+            Change::Zero { range, grows, .. } => {
+                model.punch(ino, range.clone())?;
+                if *grows && range.end > model.bytes(ino).len() as u64 {
+                    model.resize(ino, range.end);
+                }
+            }
             Change::Extend { size, .. } => match *size > model.bytes(ino).len() as u64 {
                 true => model.resize(ino, *size),
                 false => return Ok(()),

@@ -29,8 +29,9 @@ enum Place {
 struct Entry {
     change: Change,
     now: Time,
-    /// Its txg.
+    /// Its txg. A call that ends early in a full pool may have made the change in one of `first_txg..=txg`.
     txg: u64,
+    first_txg: u64,
     place: Place,
     /// The batch of the log that has it.
     batch: Option<u64>,
@@ -55,6 +56,8 @@ pub struct Seen {
     pub lost_unpromised: u64,
     /// Power failed in a replay.
     pub cut_replays: u64,
+    /// Writes of the log that failed.
+    pub failed_writes: u64,
 }
 
 impl Seen {
@@ -68,6 +71,7 @@ impl Seen {
         self.kept_unpromised += other.kept_unpromised;
         self.lost_unpromised += other.lost_unpromised;
         self.cut_replays += other.cut_replays;
+        self.failed_writes += other.failed_writes;
     }
 }
 
@@ -94,6 +98,8 @@ pub struct World {
     base: Tree,
     base_txg: u64,
     entries: Vec<Entry>,
+    /// The open txg when the last call ended.
+    open_txg: u64,
     /// The newest batch that an `fsync` has promised.
     acked: u64,
     /// A batch after it may have been written.
@@ -121,6 +127,7 @@ impl World {
             base,
             base_txg,
             entries: Vec::new(),
+            open_txg: base_txg,
             acked: 0,
             is_in_flight: false,
             changed: BTreeSet::new(),
@@ -201,23 +208,18 @@ impl World {
             return self.settle();
         }
         // An operation waits for a commit only before it joins a txg.
-        let txg = self.machine.pool.open_txg().0;
-        self.entries.push(Entry { change, now, txg, place, batch: None });
+        let (first_txg, txg) = (self.open_txg, self.machine.pool.open_txg().0);
+        self.entries.push(Entry { change, now, txg, first_txg, place, batch: None });
         self.settle()
     }
 
     /// Moves what a commit contains to the base.
     fn settle(&mut self) -> Result<(), Failure> {
+        self.open_txg = self.machine.pool.open_txg().0;
         let durable = self.machine.durable_txg().0;
         if durable > self.base_txg {
-            let count = self.entries.partition_point(|entry| entry.txg <= durable);
-            for entry in self.entries.drain(..count) {
-                self.base.apply(&entry.change, entry.now)?;
-            }
+            self.settle_first(self.entries.partition_point(|entry| entry.txg <= durable))?;
             self.base_txg = durable;
-            if self.entries.is_empty() {
-                self.changed.clear();
-            }
         }
         let zones = self.machine.pool.log_zones();
         let first = zones.first().and_then(|zone| zone.homes.first());
@@ -227,6 +229,24 @@ impl World {
         }
         self.log_zone = first;
         Ok(())
+    }
+
+    fn settle_first(&mut self, count: usize) -> Result<(), Failure> {
+        for entry in self.entries.drain(..count) {
+            self.base.apply(&entry.change, entry.now)?;
+        }
+        if self.entries.is_empty() {
+            self.changed.clear();
+        }
+        Ok(())
+    }
+
+    /// All changes are durable by a commit.
+    fn settle_all(&mut self) -> Result<(), Failure> {
+        self.settle()?;
+        let later = self.entries.iter().filter(|entry| entry.first_txg > self.base_txg).count();
+        ensure(later == 0, || format!("{later} changes are not in txg {}", self.base_txg))?;
+        self.settle_first(self.entries.len())
     }
 
     fn step(&self) -> Step {
@@ -249,8 +269,7 @@ impl World {
             return Ok(Step::Stopped);
         }
         synced.map_err(failed("sync"))?;
-        self.settle()?;
-        ensure(self.entries.is_empty(), || format!("{} changes after a sync", self.entries.len()))?;
+        self.settle_all()?;
         Ok(Step::Done)
     }
 
@@ -276,15 +295,16 @@ impl World {
         if self.machine.durable_txg() > durable {
             self.seen.committed += 1;
             self.acked = batch;
-            self.settle()?;
-            ensure(self.entries.is_empty(), || "an fsync committed, but not all changes".into())?;
+            self.settle_all()?;
         } else if self.machine.device.ops_done() > ops {
             self.seen.logged += 1;
             self.acked = batch;
             self.settle()?;
         } else {
             ensure(pending == 0 || !self.changed.contains(&ino), || {
-                format!("fsync of inode {ino} did nothing, although {pending} changes were to be made durable")
+                format!(
+                    "fsync of inode {ino} did nothing, although {pending} changes were to be made durable"
+                )
             })?;
             // It had not changed, so nothing was promised.
             for entry in self.entries.iter_mut().filter(|entry| entry.batch == Some(batch)) {
@@ -300,20 +320,23 @@ impl World {
         ensure(txg >= self.base_txg, || {
             format!("txg {txg} was imported, but txg {} was durable", self.base_txg)
         })?;
-        let state = |acked: u64| -> Result<Tree, Failure> {
+        let state = |acked: u64, in_doubt: bool| -> Result<Tree, Failure> {
             let mut tree = self.base.clone();
-            for Entry { change, now, .. } in self
-                .entries
-                .iter()
-                .filter(|entry| entry.txg <= txg || entry.batch.is_some_and(|batch| batch <= acked))
-            {
-                tree.apply(change, *now)?;
+            for entry in &self.entries {
+                let is_committed = if in_doubt { entry.first_txg <= txg } else { entry.txg <= txg };
+                if is_committed || entry.batch.is_some_and(|batch| batch <= acked) {
+                    tree.apply(&entry.change, entry.now)?;
+                }
             }
             Ok(tree.after_remount())
         };
-        let mut states = vec![state(self.acked)?];
+        let is_in_doubt = self.entries.iter().any(|entry| (entry.first_txg..entry.txg).contains(&txg));
+        let mut states = vec![state(self.acked, false)?];
         if self.is_in_flight {
-            states.push(state(self.acked + 1)?);
+            states.push(state(self.acked + 1, false)?);
+        }
+        if is_in_doubt {
+            states.push(state(self.acked, true)?);
         }
         Ok(states)
     }
