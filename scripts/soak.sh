@@ -20,6 +20,9 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     # Every write of the small lives, not a sample of them; every bit of the image, not a thousand.
     sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test crash
     sim TERRANE_SEEDS=1000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test collect
+    # The intent log: all sequences of two calls, a sample of those of three.
+    sim TERRANE_SEEDS=3000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test logged
+    sim TERRANE_ACE_STRIDE=1 TERRANE_ACE_STRIDE_OF_THREE=20011 cargo test --release --quiet -p terrane-sim --test ace
     sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test faults
     sim TERRANE_FLIPS=18446744073709551615 TERRANE_LIES=100000 cargo test --release --quiet -p terrane-sim --test hostile
     sim TERRANE_SEEDS=2000 cargo test --release --quiet -p terrane-sim --test snapshots --test data_set_faults --test hole_births

@@ -29,8 +29,9 @@ pub(crate) struct LogState {
 }
 
 impl FoundLog {
-    /// Reads the log that the imported record names.
-    pub fn read(devices: &Devices, pool: u64, head: LogHead) -> Result<FoundLog, PoolError> {
+    /// Reads the log that the imported record names, which is that of `txg`.
+    pub fn read(devices: &Devices, pool: u64, txg: Txg, head: LogHead) -> Result<FoundLog, PoolError> {
+        check_head(&head, txg)?;
         let read = LogReader::new(devices, pool, &head).read()?;
         let frames = Frame::parse_all(&read.frames)
             .map_err(|error| Corrupt::new("intent log", "records of a batch", "whole", error))?;
@@ -76,6 +77,19 @@ impl FoundLog {
     }
 }
 
+/// A record contains no txg after its own. Only while a replay goes on, it contains a part of a txg, or names no zones.
+fn check_head(head: &LogHead, txg: Txg) -> Result<(), Corrupt> {
+    let is_in_replay = head.after < txg;
+    let is_sound = head.after == txg && head.replayed == 0 && !head.zones.is_empty();
+    if is_in_replay || is_sound {
+        return Ok(());
+    }
+    let (after, replayed, zones) = (head.after, head.replayed, head.zones.len());
+    let found = format_args!("{zones} zones, records behind change {replayed} and txg {after}");
+    let expected = format_args!("a zone with records behind txg {txg}, or a replay of earlier ones");
+    Err(Corrupt::new(format!("commit record of txg {txg}"), "intent log", expected, found))
+}
+
 /// The zones of a log.
 pub(crate) fn homes_of(head: &LogHead) -> impl Iterator<Item = Home> + '_ {
     head.zones.iter().flat_map(|zone| zone.homes.iter().copied())
@@ -90,6 +104,23 @@ impl LogState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_format::log::LogZone;
+    use terrane_wire::{DeviceIdx, ZoneIdx};
+
+    #[test]
+    fn a_record_says_nothing_of_later_txgs() {
+        let zone = LogZone { homes: vec![Home { device: DeviceIdx(0), zone: ZoneIdx(5) }] };
+        let is_sound = |after: u64, replayed: u64, zones: Vec<LogZone>| {
+            let (chain, after, unit) = ([0; 16], Txg(after), 4096);
+            let head = LogHead { incarnation: 1, number: 1, offset: 0, unit, chain, after, replayed, zones };
+            check_head(&head, Txg(7)).is_ok()
+        };
+        assert!(is_sound(7, 0, vec![zone.clone()]));
+        assert!(is_sound(6, 0, vec![zone.clone()]) && is_sound(6, 9, vec![zone.clone()]));
+        assert!(is_sound(6, 9, Vec::new()), "changes that a server has kept");
+        assert!(!is_sound(8, 0, vec![zone.clone()]));
+        assert!(!is_sound(7, 9, vec![zone]) && !is_sound(7, 0, Vec::new()));
+    }
 
     /// A txg that syncs when the replay ends lacks what was repeated in the next one.
     #[test]

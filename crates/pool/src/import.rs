@@ -661,13 +661,33 @@ fn open(
             }
         }
     }
-    let log_zones: BTreeSet<Home> = record.log.iter().flat_map(homes_of).collect();
-    let is_discarded = options.rewind.is_some() || options.discard_log;
-    let kept = if is_discarded { BTreeSet::new() } else { log_zones };
-    if let Some(home) = kept.iter().find(|home| used.contains(home) || !is_block_zone(&label, **home)) {
-        let at = format!("commit record of txg {}", uber.txg);
-        return Err(Corrupt::new(at, "zone of the intent log", "one that holds no blocks", home).into());
-    }
+    let log = match record.log {
+        // It belongs to the newest txg, not to the one that the administrator goes back to.
+        Some(_) if options.rewind.is_some() || options.discard_log => {
+            log::warn!("pool {}: intent log discarded", label.name);
+            None
+        }
+        Some(head) => {
+            let is_fit = |home: &Home| !used.contains(home) && is_block_zone(&label, *home);
+            let unfit = homes_of(&head).find(|home| !is_fit(home));
+            let found = match unfit {
+                Some(home) => {
+                    let at = format!("commit record of txg {}", uber.txg);
+                    Err(Corrupt::new(at, "zone of the intent log", "one that holds no blocks", home).into())
+                }
+                None => FoundLog::read(&devices, label.pool, uber.txg, head),
+            };
+            match found {
+                Err(error) if options.read_only => {
+                    log::error!("pool {}: intent log unreadable: {error}", label.name);
+                    None
+                }
+                found => Some(found.map_err(|error| refuse_log(&label, error))?),
+            }
+        }
+        None => None,
+    };
+    let kept: BTreeSet<Home> = log.iter().flat_map(FoundLog::homes).collect();
     for (device, row) in label.members() {
         if row.state == DeviceState::Leaving {
             // The removal of the device continues.
@@ -679,21 +699,6 @@ fn open(
         let free = homes(device, row.zone_count).filter(is_free);
         free.filter(|home| devices.zone_takes_writes(*home)).for_each(|home| alloc.put_unclean(home));
     }
-    let log = match record.log {
-        // It belongs to the newest txg, not to the one that the administrator goes back to.
-        Some(_) if is_discarded => {
-            log::warn!("pool {}: intent log discarded", label.name);
-            None
-        }
-        Some(head) => match FoundLog::read(&devices, label.pool, head) {
-            Err(error) if options.read_only => {
-                log::error!("pool {}: intent log unreadable: {error}", label.name);
-                None
-            }
-            found => Some(found.map_err(|error| refuse_log(&label, error))?),
-        },
-        None => None,
-    };
     let log = match options.expects_changes && label.features.state(Feature::Log) != FeatureState::Disabled {
         true => Some(FoundLog::expecting(log, (uber.txg, uber.incarnation))),
         false => log,

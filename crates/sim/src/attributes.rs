@@ -50,7 +50,7 @@ pub fn xattr_place(fs: &Fs, ino: Ino, name: &str) -> Result<XattrPlace, Failure>
 
 /// An access control list as an attribute's value: the owner, some users by number, the group, perhaps a
 /// mask, others.
-fn acl_of(users: u32, mut permissions: impl FnMut() -> u16) -> Vec<u8> {
+pub(crate) fn acl_of(users: u32, mut permissions: impl FnMut() -> u16) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let mut raw = 2u32.to_le_bytes().to_vec();
     let named = (0..users).map(|user| (0x02, 1000 + user));

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use terrane_check::Report;
 use terrane_device::sim::Survival;
 use terrane_device::{Device, SimDevice};
+use terrane_format::log::LogHead;
 use terrane_format::{BlockPtr, Owner};
 use terrane_oracle::{Content, Failure, Model, Node, Xattrs, ensure, failed, xattr_names};
 use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
@@ -131,6 +132,11 @@ pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -
     let skipped = usize::try_from(offset - from).unwrap_or(0);
     let mask: Vec<u8> = old.iter().skip(skipped).zip(bytes).map(|(old, new)| old ^ new).collect();
     device.rot(zone, offset, &mask).map_err(failed("damage"))
+}
+
+/// Changes what the newest commit says of the intent log, and makes all checksums right again.
+pub fn forge_log_head(device: &SimDevice, change: impl FnOnce(&mut LogHead)) -> Result<(), Failure> {
+    forge_pool::log_head(device, change)
 }
 
 /// Changes and removes content as far as possible: an operation may fail or the pool may stop, but not panic

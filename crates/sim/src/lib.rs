@@ -7,8 +7,9 @@
 //!
 //! Modules, in reading order: [`machine`] (a pool that is mounted, crashed and mounted again), [`workload`]
 //! (random operations on it and on the model of [`terrane_oracle`]), [`attributes`] (those on extended
-//! attributes), [`crash`], [`collect`], [`faults`], [`full`], [`hostile`]. Two modules are different:
-//! [`storm`] (threads on a real mount) and [`gc`] (pools of any size without data, to compare policies).
+//! attributes), [`crash`], [`logged`] (crashes of a pool with an intent log), [`collect`], [`faults`], [`full`],
+//! [`hostile`]. Two modules are different: [`storm`] (threads on a real mount) and [`gc`] (pools of any size
+//! without data, to compare policies).
 //!
 //! Every scenario is a function from a seed to `Ok` or a [`Failure`](terrane_oracle::Failure) in text; tests
 //! and the binary `terrane-sim` run the same ones.
@@ -23,6 +24,7 @@ pub mod faults;
 pub mod full;
 pub mod gc;
 pub mod hostile;
+pub mod logged;
 pub mod machine;
 pub mod seeds;
 pub mod storm;

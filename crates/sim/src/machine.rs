@@ -1,14 +1,15 @@
 //! A pool in memory: created, mounted, crashed and mounted again.
 
 use std::sync::Arc;
+use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::ObjectSets;
 use terrane_oracle::{Failure, failed};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
-use terrane_posix::{Cred, Fs};
+use terrane_posix::{Cred, Fs, WholeReplay, replay_pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
-use terrane_wire::Txg;
+use terrane_wire::{DeviceIdx, Txg};
 
 /// The superuser.
 pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
@@ -37,6 +38,8 @@ pub struct Plan {
     /// Further devices on the same power supply: with larger zones, of the other type, and the last with a
     /// larger write unit.
     pub companions: u32,
+    /// An `fsync` may use an intent log.
+    pub intent_log: bool,
     /// Txgs sync in threads of their own and start by themselves: nothing is determined by the seed any more.
     pub threads: bool,
     /// Properties of the file system, with their values.
@@ -55,6 +58,7 @@ impl Plan {
             uneven: false,
             max_active: 0,
             companions: 0,
+            intent_log: false,
             threads: false,
             // One that is widened at the first read, one that never is, and the default.
             props: vec![("recordsize", "4K"), ("dnodesize", DNODE_SIZES[(seed / 3 % 4) as usize])],
@@ -79,22 +83,27 @@ pub struct Machine {
 }
 
 /// In every other workload the relocation index has no memory.
-fn options(read_only: bool, seed: u64) -> ImportOptions {
+fn options(read_only: bool, seed: u64, intent_log: bool) -> ImportOptions {
     let index_bytes = if seed.is_multiple_of(2) { u64::MAX } else { 0 };
-    // Each claim of the older scenarios is about txgs: an `fsync` commits.
-    ImportOptions {
-        cache_bytes: 2 << 20,
-        read_only,
-        index_bytes,
-        intent_log: false,
-        ..ImportOptions::default()
-    }
+    ImportOptions { cache_bytes: 2 << 20, read_only, index_bytes, intent_log, ..ImportOptions::default() }
+}
+
+fn import_env(seed: u64) -> Arc<dyn Env> {
+    Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5))
 }
 
 /// All devices of one power supply, as a pool takes them.
 fn devices(first: &SimDevice) -> Vec<Arc<dyn Device>> {
     let all = std::iter::once(first.clone()).chain(first.companions());
     all.map(|device| Arc::new(device) as Arc<dyn Device>).collect()
+}
+
+/// The device with this index in the pool, of those on one power supply. `None`: there are fewer.
+pub fn device_of(first: &SimDevice, device: DeviceIdx) -> Option<SimDevice> {
+    match usize::from(device.0).checked_sub(1) {
+        None => Some(first.clone()),
+        Some(nth) => first.companions().get(nth).cloned(),
+    }
 }
 
 impl Machine {
@@ -141,7 +150,8 @@ impl Machine {
             if plan.threads { Arc::new(SystemEnv::new()) } else { Arc::new(SeededEnv::new(seed)) };
         let devices = devices(&device);
         let create = CreateOptions::named("sim");
-        let pool = Pool::create(devices, &create, env, &options(false, seed)).map_err(failed("create"))?;
+        let pool = Pool::create(devices, &create, env, &options(false, seed, plan.intent_log))
+            .map_err(failed("create"))?;
         let objects = ObjectSets::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
         let dataset = Dataset::create_root(&objects, &plan.props).map_err(failed("create data set"))?;
         Fs::format(&dataset, &ROOT).map_err(failed("format"))?;
@@ -149,12 +159,35 @@ impl Machine {
         Ok(Machine { device, pool, objects, fs: Some(fs) })
     }
 
-    /// Imports the pool on a device; does not mount it.
+    /// Imports the pool on a device; does not mount it. An `fsync` commits.
     pub fn import(device: &SimDevice, seed: u64, read_only: bool) -> Result<Machine, Failure> {
-        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5));
-        let pool = Pool::import(devices(device), env, &options(read_only, seed)).map_err(failed("import"))?;
+        Machine::import_as(device, import_env(seed), &options(read_only, seed, false))
+    }
+
+    /// The same with an intent log. What that has must be [replayed](Machine::replay) before a mount.
+    pub fn import_logged(device: &SimDevice, seed: u64) -> Result<Machine, Failure> {
+        let env = import_env(seed);
+        // Another time than that of the life before: a replay restores times.
+        env.sleep(Duration::from_secs(1 + seed % 100_000));
+        Machine::import_as(device, env, &options(false, seed, true))
+    }
+
+    /// The same, after its records were given up.
+    pub fn import_without_log(device: &SimDevice, seed: u64) -> Result<Machine, Failure> {
+        let discard = ImportOptions { discard_log: true, ..options(false, seed, true) };
+        Machine::import_as(device, import_env(seed), &discard)
+    }
+
+    fn import_as(device: &SimDevice, env: Arc<dyn Env>, options: &ImportOptions) -> Result<Machine, Failure> {
+        let pool = Pool::import(devices(device), env, options).map_err(failed("import"))?;
         let objects = ObjectSets::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
         Ok(Machine { device: device.clone(), pool, objects, fs: None })
+    }
+
+    /// Makes again what the intent log has, and commits it. Returns the number of records.
+    pub fn replay(&self) -> Result<u64, Failure> {
+        let mut open = |_| Dataset::open_root(&self.objects).map(Arc::new);
+        replay_pool(&self.pool, &mut open, &mut WholeReplay).map_err(failed("replay"))
     }
 
     /// Mounts the root file system. A mount before it is replaced.

@@ -13,8 +13,9 @@ use terrane_sim::collect::Drives;
 use terrane_sim::crash::SmallScenario;
 use terrane_sim::faults::LostPart;
 use terrane_sim::hostile::{Image, bit_flip, sealed_forgery};
+use terrane_sim::logged::world::Seen;
 use terrane_sim::workload::OpMix;
-use terrane_sim::{collect, crash, faults, full, gc, storm};
+use terrane_sim::{collect, crash, faults, full, gc, logged, storm};
 
 /// Runs scenarios of the tests for any number of seeds
 ///
@@ -107,6 +108,12 @@ struct Life {
     /// On a nearly full pool, with files so large that GC has work
     #[arg(long, conflicts_with_all = ["rewriting", "collect"])]
     crowded: bool,
+    /// With an intent log
+    #[arg(long, conflicts_with_all = ["rewriting", "collect"])]
+    logged: bool,
+    /// Writes of the log fail now and then
+    #[arg(long, requires = "logged", conflicts_with = "crowded")]
+    faulty: bool,
     /// While files are rewritten
     #[arg(long, conflicts_with = "collect")]
     rewriting: bool,
@@ -203,6 +210,18 @@ fn run(command: Command) -> Result<u64, Failure> {
 }
 
 fn crashes(life: &Life, seeds: Range<u64>) -> u64 {
+    if life.logged {
+        let (scenario, which): (fn(u64) -> Result<Seen, Failure>, _) = match (life.crowded, life.faulty) {
+            (true, _) => (logged::crowded_crash, "--crowded "),
+            (_, true) => (logged::faulty_crash, "--faulty "),
+            _ => (logged::random_crash, ""),
+        };
+        let again = |seed| format!("terrane-sim replay --logged {which}--seed {seed}");
+        let mut all = Seen::default();
+        let failures = run_all(seeds, again, |seed| scenario(seed).map(|seen| all.add(&seen)));
+        println!("{all:?}");
+        return failures;
+    }
     if life.crowded {
         let again = |seed| format!("terrane-sim replay --crowded --seed {seed}");
         let mut runs = 0;
@@ -367,6 +386,9 @@ mod tests {
             "replay --seed 113",
             "replay --crowded --seed 113",
             "replay --rewriting --seed 113",
+            "replay --logged --seed 113",
+            "replay --logged --crowded --seed 113",
+            "replay --logged --faulty --seed 113",
             "replay --collect --tight --seed 4",
             "replay --collect --large --seed 4",
             "every-write",

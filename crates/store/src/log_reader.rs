@@ -54,6 +54,7 @@ impl LogReader<'_> {
         let (mut number, mut chain, mut offset) = (self.head.number, self.head.chain, self.head.offset);
         let mut zones = self.head.zones.iter();
         let Some(mut zone) = zones.next() else { return Ok(log) };
+        self.check_offset(zone)?;
         loop {
             match self.batch(zone, (number, chain), offset)? {
                 Found::Batch { head, frames, stored_bytes } => {
@@ -86,6 +87,24 @@ impl LogReader<'_> {
             }
         }
         Ok(log)
+    }
+
+    /// Otherwise a false head would look like a log without batches.
+    fn check_offset(&self, zone: &LogZone) -> Result<(), PoolError> {
+        for home in &zone.homes {
+            let capacity = self.devices.get(home.device)?.report(home.zone)?.capacity;
+            if self.head.offset > capacity || !self.head.offset.is_multiple_of(self.unit) {
+                let expected = format_args!("a multiple of {} within {capacity} bytes", self.unit);
+                return Err(Corrupt::new(
+                    format!("intent log, {home}"),
+                    "offset",
+                    expected,
+                    self.head.offset,
+                )
+                .into());
+            }
+        }
+        Ok(())
     }
 
     fn ids(&self) -> (u64, u64) {

@@ -7,13 +7,16 @@ use crate::machine::Machine;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, SimDevice};
 use terrane_format::Place;
+use terrane_format::addr::GRANULE;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{PartTrailer, parse_trailer};
 use terrane_format::label::Label;
+use terrane_format::log::LogHead;
 use terrane_format::record::Record;
 use terrane_format::seal::{Seed, seal};
 use terrane_format::uberblock::Uberblock;
 use terrane_oracle::{Failure, failed};
+use terrane_store::bootstrap::boot_encode;
 use terrane_wire::Prng;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -152,6 +155,33 @@ fn record(device: &SimDevice, rng: &mut Prng) -> Result<bool, Failure> {
     newest.uber.record = place_boot(device, &raw, zone, 0, lsize)?;
     newest.write(device)?;
     Ok(true)
+}
+
+/// Changes what the newest commit record says of the intent log, in all copies of the record and of its uberblock.
+pub(super) fn log_head(device: &SimDevice, change: impl FnOnce(&mut LogHead)) -> Result<(), Failure> {
+    let mut newest = newest(device)?;
+    let ptr = &mut newest.uber.record;
+    let raw = read_boot(device, ptr)?;
+    let mut record = Record::parse(&raw, "the record").map_err(failed("record"))?;
+    change(record.log.as_mut().ok_or(Failure("there is no log".into()))?);
+    // The tables count its granules, so it must have as many as before.
+    let (granules, time_ns) = (u64::from(ptr.len).div_ceil(GRANULE), record.time_ns);
+    let stored = (0..64).map(|shift| {
+        record.time_ns = time_ns >> shift;
+        boot_encode(&mut Compressor::new(), &record.encode())
+    });
+    let fits = |stored: &Vec<u8>| (stored.len() as u64).div_ceil(GRANULE) == granules;
+    let stored = stored.into_iter().find(fits).ok_or(Failure("no record has that size".into()))?;
+    for place in ptr.copies() {
+        overwrite(device, place.zone, place.offset, &stored)?;
+    }
+    (ptr.len, ptr.checksum) = (stored.len() as u32, compute(ChecksumKind::Blake3, &stored));
+    for (anchor, label, ubers) in terrane_pool::inspect::anchors(device) {
+        for (at, _) in ubers.into_iter().filter(|(_, uber)| uber.txg == newest.uber.txg) {
+            Newest { anchor, at, label: label.clone(), uber: newest.uber }.write(device)?;
+        }
+    }
+    Ok(())
 }
 
 fn section(device: &SimDevice, rng: &mut Prng) -> Result<bool, Failure> {
