@@ -166,8 +166,9 @@ pub(super) fn log_head(device: &SimDevice, change: impl FnOnce(&mut LogHead)) ->
     change(record.log.as_mut().ok_or(Failure("there is no log".into()))?);
     // The tables count its granules, so it must have as many as before.
     let (granules, time_ns) = (u64::from(ptr.len).div_ceil(GRANULE), record.time_ns);
-    let stored = (0..64).map(|shift| {
-        record.time_ns = time_ns >> shift;
+    let times = (0..64_u64).flat_map(|n| [time_ns >> n, (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)]);
+    let stored = times.map(|time_ns| {
+        record.time_ns = time_ns;
         boot_encode(&mut Compressor::new(), &record.encode())
     });
     let fits = |stored: &Vec<u8>| (stored.len() as u64).div_ceil(GRANULE) == granules;

@@ -135,9 +135,14 @@ impl World {
     fn set(&mut self, ino: Ino, set: &SetAttr, change: Change) -> Result<(), Failure> {
         let found = self.fs().setattr(ino, set, &USER);
         if self.answer(|| format!("{change:?}"), Ok(()), found)?.is_some() {
-            match set.size {
-                Some(_) => self.note_content(ino, change)?,
-                None => self.note_names(ino, &[ino], change)?,
+            // The times of a file go with its contents.
+            let is_of_contents = match change {
+                Change::Utimes { .. } => self.tree.is_file(ino),
+                _ => set.size.is_some(),
+            };
+            match is_of_contents {
+                true => self.note_content(ino, change)?,
+                false => self.note_names(ino, &[ino], change)?,
             }
         }
         Ok(())

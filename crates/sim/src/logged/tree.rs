@@ -100,7 +100,12 @@ impl Tree {
         Tree { stamps: stamps.map(|(ino, stamps)| (*ino, *stamps)).collect(), model }
     }
 
-    /// Kinds of inodes with names.
+    /// If this is a regular file.
+    pub fn is_file(&self, ino: Ino) -> bool {
+        self.model.nodes.get(&ino).is_some_and(|node| matches!(node.content, Content::File(_)))
+    }
+
+    /// If this inode has a name.
     pub fn is_named(&self, ino: Ino) -> bool {
         self.model.nodes.get(&ino).is_some_and(|node| node.nlink > 0)
     }
