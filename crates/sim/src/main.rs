@@ -211,10 +211,15 @@ fn run(command: Command) -> Result<u64, Failure> {
 
 fn crashes(life: &Life, seeds: Range<u64>) -> u64 {
     if life.logged {
-        let (scenario, which): (fn(u64) -> Result<Seen, Failure>, _) = match (life.crowded, life.faulty) {
-            (true, _) => (logged::crowded_crash, "--crowded "),
-            (_, true) => (logged::faulty_crash, "--faulty "),
-            _ => (logged::random_crash, ""),
+        let scenario = match (life.crowded, life.faulty) {
+            (true, _) => logged::crowded_crash,
+            (_, true) => logged::faulty_crash,
+            _ => logged::random_crash,
+        };
+        let which = match (life.crowded, life.faulty) {
+            (true, _) => "--crowded ",
+            (_, true) => "--faulty ",
+            _ => "",
         };
         let again = |seed| format!("terrane-sim replay --logged {which}--seed {seed}");
         let mut all = Seen::default();
