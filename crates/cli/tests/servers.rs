@@ -29,8 +29,14 @@ fn wait_until(what: &str, seconds: u64, mut reached: impl FnMut() -> bool) {
     }
 }
 
+/// The server, or the next one if it has just been killed.
 fn server(dir: &TestDir) -> u32 {
-    dir.json_rows("mounts --json")[0]["pid"].as_u64().unwrap() as u32
+    let mut pid = None;
+    wait_until("no server", 30, || {
+        pid = dir.json_rows("mounts --json").first().and_then(|row| row["pid"].as_u64());
+        pid.is_some()
+    });
+    pid.unwrap() as u32
 }
 
 fn supervisor(dir: &TestDir) -> u32 {
@@ -80,7 +86,7 @@ fn a_supervisor_that_is_killed_is_replaced() {
     wait_until_supervisor_is(&dir, "running");
     dir.run("umount tank", 0);
     let socket = dir.path("state/tank.supervisor");
-    wait_until("a supervisor stays without a mount", 10, || !socket.exists());
+    wait_until("a supervisor stays without a mount", 30, || !socket.exists());
     assert!(dir.out("check tank").contains("nothing found"));
     dir.run("mount tank mnt", 0);
     assert_eq!(fs::read_to_string(&path).unwrap(), "after");
