@@ -21,9 +21,9 @@ use terrane_oracle::{Failure, ensure};
 use terrane_wire::Prng;
 use world::{Seen, Step, World};
 
-/// A pool with a log, in one copy or in two.
+/// A pool with a log, in one copy or in two. One device in three pools has larger write units.
 pub fn logged_plan(seed: u64) -> Plan {
-    let mut plan = Plan { intent_log: true, companions: (seed / 2 % 2) as u32, ..Plan::small(seed) };
+    let mut plan = Plan { intent_log: true, companions: (seed / 2 % 3) as u32, ..Plan::small(seed) };
     plan.props.extend((seed % 5 == 3).then_some(("xattr", "dir")));
     plan
 }

@@ -211,11 +211,6 @@ fn run(command: Command) -> Result<u64, Failure> {
 
 fn crashes(life: &Life, seeds: Range<u64>) -> u64 {
     if life.logged {
-        let scenario = match (life.crowded, life.faulty) {
-            (true, _) => logged::crowded_crash,
-            (_, true) => logged::faulty_crash,
-            _ => logged::random_crash,
-        };
         let which = match (life.crowded, life.faulty) {
             (true, _) => "--crowded ",
             (_, true) => "--faulty ",
@@ -223,7 +218,12 @@ fn crashes(life: &Life, seeds: Range<u64>) -> u64 {
         };
         let again = |seed| format!("terrane-sim replay --logged {which}--seed {seed}");
         let mut all = Seen::default();
-        let failures = run_all(seeds, again, |seed| scenario(seed).map(|seen| all.add(&seen)));
+        let run = |seed| match (life.crowded, life.faulty) {
+            (true, _) => logged::crowded_crash(seed),
+            (_, true) => logged::faulty_crash(seed),
+            _ => logged::random_crash(seed),
+        };
+        let failures = run_all(seeds, again, |seed| run(seed).map(|seen| all.add(&seen)));
         println!("{all:?}");
         return failures;
     }

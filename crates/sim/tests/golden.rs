@@ -113,6 +113,7 @@ fn check_image(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device
             Feature::Snapshots,
             Feature::Owners,
             Feature::Shared,
+            Feature::Log,
         ];
         assert_eq!(new, all);
     }
