@@ -41,8 +41,9 @@ const FAILURES_MAX: u32 = 10;
 /// After this many failures the supervisor's own program is started, so that a broken upgrade does not cost the
 /// mount.
 const FAILURES_OF_NEW_PROGRAM: u32 = 3;
-/// A server that lived this long resets the count of failures.
-const SOUND_AFTER: Duration = Duration::from_secs(60);
+/// A server that answered requests for this long resets the count of failures: what kills it comes from outside, or is rare. One
+/// that a change or a waiting request kills dies at once.
+const SOUND_AFTER: Duration = Duration::from_secs(1);
 const FD_NAME_BYTES_MAX: usize = 32;
 const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(5);
@@ -155,10 +156,13 @@ impl Supervisor {
                 Some(pid) => Ok(Server::Adopted(pid)),
                 None => self.start_server(program, path, &fds, was_ready).map(Server::Child),
             };
-            let begun = Instant::now();
+            let mut ready_since = is_adopted.then(Instant::now);
             let status = match child {
                 Ok(child) => {
-                    let mut ready = || was_ready = true;
+                    let mut ready = || {
+                        was_ready = true;
+                        ready_since.get_or_insert_with(Instant::now);
+                    };
                     handle_events(child, socket, &myself, &mut fds, &mut ready)?
                 }
                 Err(error) => {
@@ -196,7 +200,8 @@ impl Supervisor {
                 self.abandon_mount(fds);
                 return Ok(1);
             }
-            failures = if begun.elapsed() > SOUND_AFTER { 1 } else { failures + 1 };
+            let was_sound = ready_since.is_some_and(|since| since.elapsed() > SOUND_AFTER);
+            failures = if was_sound { 1 } else { failures + 1 };
             let how = status.map_or("gone, or not started".to_owned(), |status| status.to_string());
             if failures > FAILURES_MAX {
                 log::error!(
