@@ -172,3 +172,18 @@ fn what_was_synced_is_there_after_server_and_supervisor_are_killed() {
     assert!(dir.json("pool status -j tank")["pools"][0]["txg"].as_u64() > txg);
     end(&dir);
 }
+
+/// A mount is given up after ten servers that fail in a row, not after ten that were killed while they served.
+#[test]
+fn kills_of_servers_that_serve_do_not_end_the_mount() {
+    let Some(dir) = new_pool("kept-often", "") else { return };
+    let mut log = File::create(dir.path("mnt/log")).unwrap();
+    for round in 0..12 {
+        std::thread::sleep(Duration::from_millis(1200));
+        writeln!(log, "{round}").unwrap();
+        kill_server(&dir);
+    }
+    drop(log);
+    assert_eq!(fs::read_to_string(dir.path("mnt/log")).unwrap().lines().count(), 12);
+    end(&dir);
+}
