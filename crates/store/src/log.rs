@@ -406,20 +406,28 @@ mod tests {
     use super::*;
     use crate::env::{Env, SeededEnv};
     use crate::log_reader::LogReader;
-    use terrane_device::{SimConfig, SimDevice};
+    use terrane_device::{DeviceError, Layer, Layered, SimConfig, SimDevice};
     use terrane_format::log::Frame;
     use terrane_wire::{DeviceIdx, ObjsetId, ZoneIdx};
 
     const POOL: u64 = 7;
 
     fn devices(device: &SimDevice) -> Arc<Devices> {
-        Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))], Arc::new(SeededEnv::new(1))))
+        devices_of(Arc::new(device.clone()))
+    }
+
+    fn devices_of(device: Arc<dyn Device>) -> Arc<Devices> {
+        Arc::new(Devices::new(vec![Some(device)], Arc::new(SeededEnv::new(1))))
     }
 
     fn new_log(device: &SimDevice) -> IntentLog {
+        log_on(devices(device))
+    }
+
+    fn log_on(devices: Arc<Devices>) -> IntentLog {
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
         let reports = Arc::new(Reports::new(env.clone()));
-        IntentLog::new((POOL, 3), devices(device), Arc::new(Counters::new(env)), reports)
+        IntentLog::new((POOL, 3), devices, Arc::new(Counters::new(env)), reports)
     }
 
     fn zone(number: u32) -> Option<(Vec<Home>, u64)> {
@@ -525,6 +533,54 @@ mod tests {
             change += 1;
         }
         assert!(change < 120, "it is full at some time");
+    }
+
+    /// Holds the next write back until it is released.
+    #[derive(Default)]
+    struct Gate {
+        is_closed: AtomicBool,
+        is_reached: AtomicBool,
+    }
+
+    impl Layer for Gate {
+        fn on_write(
+            &self,
+            below: &dyn Device,
+            zone: ZoneIdx,
+            offset: u64,
+            data: &[u8],
+        ) -> Result<(), DeviceError> {
+            self.is_reached.store(true, Ordering::SeqCst);
+            while self.is_closed.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            below.write(zone, offset, data)
+        }
+    }
+
+    #[test]
+    fn a_commit_leads_to_a_batch_that_was_being_written() {
+        for (txg_of_batch, expected) in [(5, vec![3]), (6, vec![2, 3])] {
+            let device = SimDevice::new(SimConfig::default()).unwrap();
+            let gated = Arc::new(Layered::wrap(Arc::new(device.clone()), Gate::default()));
+            let (log, gate) = (log_on(devices_of(gated.clone())), gated.layer());
+            commit(&log, 4, (zone(5), false), || ());
+            log_one(&log, 1, 5);
+            gate.is_reached.store(false, Ordering::SeqCst);
+            gate.is_closed.store(true, Ordering::SeqCst);
+            std::thread::scope(|scope| {
+                scope.spawn(|| log_one(&log, 2, txg_of_batch));
+                while !gate.is_reached.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                let plan = log.plan(Txg(5), None, false);
+                let head = plan.head.clone().unwrap();
+                assert_eq!(log.committed(Txg(5), plan), []);
+                gate.is_closed.store(false, Ordering::SeqCst);
+                log_one(&log, 3, 6);
+                assert_eq!(found(&device, &head), expected);
+            });
+        }
     }
 
     #[test]
