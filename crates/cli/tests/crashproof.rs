@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, kill};
+use support::{TestDir, can_mount};
 
 fn new_pool(name: &str, options: &str) -> Option<TestDir> {
     if !can_mount() {
@@ -21,14 +21,6 @@ fn new_pool(name: &str, options: &str) -> Option<TestDir> {
     // Nothing is committed by the clock.
     dir.run(&format!("mount tank mnt -o commit=3600{options}"), 0);
     Some(dir)
-}
-
-/// Returns when the next server has answered.
-fn kill_server(dir: &TestDir) {
-    let server = dir.daemon_pid();
-    kill("-KILL", server);
-    fs::metadata(dir.path("mnt")).unwrap();
-    assert_ne!(dir.successor_of(server), server);
 }
 
 fn lost_files(dir: &TestDir) -> usize {
@@ -85,7 +77,7 @@ fn a_killed_server_costs_nothing() {
         nameless.write_all_at(b"still here", 0).unwrap();
         writeln!(open, "round {round}").unwrap();
         let before = listing(&dir.path("mnt"));
-        kill_server(&dir);
+        dir.kill_server();
         assert_eq!(listing(&dir.path("mnt")), before, "round {round}");
         let mut content = [0; 10];
         nameless.read_exact_at(&mut content, 0).unwrap();
@@ -132,7 +124,7 @@ fn programs_notice_no_end_of_a_server() {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(6) {
             std::thread::sleep(Duration::from_millis(700));
-            kill_server(&dir);
+            dir.kill_server();
         }
         done.store(true, Ordering::Relaxed);
         writer.join().unwrap()
@@ -181,7 +173,7 @@ fn kills_of_servers_that_serve_do_not_end_the_mount() {
     for round in 0..12 {
         std::thread::sleep(Duration::from_millis(1200));
         writeln!(log, "{round}").unwrap();
-        kill_server(&dir);
+        dir.kill_server();
     }
     drop(log);
     assert_eq!(fs::read_to_string(dir.path("mnt/log")).unwrap().lines().count(), 12);

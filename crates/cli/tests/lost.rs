@@ -27,14 +27,6 @@ fn new_pool(name: &str, files: &[&str]) -> Option<TestDir> {
     Some(dir)
 }
 
-/// Returns when the next server has answered.
-fn kill_server(dir: &TestDir) {
-    let server = dir.daemon_pid();
-    kill("-KILL", server);
-    fs::metadata(dir.path("mnt")).unwrap();
-    assert_ne!(dir.successor_of(server), server);
-}
-
 fn assert_refused(what: &str, outcome: io::Result<()>, expected: Errno) {
     let error = outcome.expect_err(what);
     assert_eq!(error.raw_os_error(), Some(expected.raw_os_error()), "{what}: {error}");
@@ -60,7 +52,7 @@ fn a_program_that_never_syncs_does_not_leave_a_hole_unknowingly() {
     let mut file = File::create(&path).unwrap();
     let content: Vec<u8> = (0..3u32 << 18).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
     file.write_all(&content).unwrap();
-    kill_server(&dir);
+    dir.kill_server();
     assert_refused("write", file.write_all(&content), Errno::IO);
     drop(file);
     let status = dir.out("pool status -v tank");
@@ -81,7 +73,7 @@ fn each_program_that_relies_on_lost_changes_is_told() {
     for file in [&written, &renamed, &cut, &gone] {
         file.write_all_at(&[b'l'; 8000], 0).unwrap();
     }
-    kill_server(&dir);
+    dir.kill_server();
     assert_refused("fsync", written.sync_all(), Errno::IO);
     assert_refused("fsync again", written.sync_all(), Errno::IO);
     assert_refused("write", written.write_all_at(b"new", 0), Errno::IO);
@@ -100,7 +92,7 @@ fn each_program_that_relies_on_lost_changes_is_told() {
 
     // They are listed until `pool clear`, whatever servers come and go.
     dir.run("sync tank", 0);
-    kill_server(&dir);
+    dir.kill_server();
     dir.run("restart tank", 0);
     assert_eq!(lost_files(&dir), ["/renamed", "/written"]);
     let said = dir.out("pool clear tank");

@@ -113,6 +113,14 @@ impl TestDir {
         line.split_whitespace().nth(4).unwrap().parse().unwrap()
     }
 
+    /// Returns when the next server has answered.
+    pub fn kill_server(&self) {
+        let server = self.daemon_pid();
+        kill("-KILL", server);
+        fs::metadata(self.path("mnt")).unwrap();
+        assert_ne!(self.successor_of(server), server);
+    }
+
     /// The supervisor first, so that no server follows: the mount is dead.
     pub fn kill_all(&self) {
         let server = self.daemon_pid();
@@ -127,9 +135,10 @@ impl TestDir {
     pub fn successor_of(&self, pid: u32) -> u32 {
         let begun = Instant::now();
         loop {
-            let now = self.json_rows("mounts --json")[0]["pid"].as_u64().unwrap() as u32;
-            if now != pid {
-                return now;
+            // A mount is not listed for a moment while its server changes.
+            let now = self.json_rows("mounts --json").first().and_then(|row| row["pid"].as_u64());
+            if let Some(now) = now.filter(|now| *now != u64::from(pid)) {
+                return now as u32;
             }
             assert!(begun.elapsed() < Duration::from_secs(20), "no server follows: {}", self.log());
         }

@@ -5,14 +5,18 @@ use super::world::{World, assert_same, objects, paths, tree};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT};
 use crate::hint_rules::HINT_RULES;
 use crate::inode_flags::InodeFlags;
+use crate::intents::ChangeKeeper;
 use crate::support::{ROOT_CRED, USER};
 use crate::types::{
     Cred, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE,
     SetAttr, SetTime, SetXattr, Time, WriteFlags, mode,
 };
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrane_format::log::Frame;
 use terrane_space::policy::Hint;
-use terrane_wire::Prng;
+use terrane_wire::{ObjsetId, Prng, Txg};
 
 /// Makes random changes.
 pub struct Actor {
@@ -260,6 +264,69 @@ fn random_changes_come_back() {
             }
         }
     }
+}
+
+/// Frames of all changes that no commit contains, as a server keeps them.
+#[derive(Clone, Default)]
+struct TestKeeper(Arc<Mutex<Vec<KeptChange>>>);
+
+/// Its txg, number and record.
+type KeptChange = (Txg, u64, Vec<u8>);
+
+impl ChangeKeeper for TestKeeper {
+    fn reserve(&self, _: usize) -> bool {
+        true
+    }
+
+    fn unreserve(&self, _: usize) {}
+
+    fn keep(&self, txg: Txg, change: u64, pieces: &[&[u8]]) {
+        self.0.lock().push((txg, change, pieces.concat()));
+    }
+
+    fn release(&self, durable: Txg) {
+        self.0.lock().retain(|(txg, ..)| *txg > durable);
+    }
+}
+
+impl TestKeeper {
+    fn frames(&self, set: ObjsetId) -> Vec<u8> {
+        let mut frames = Vec::new();
+        for (txg, change, body) in &*self.0.lock() {
+            Frame { set, change: *change, txg: *txg, body }.append_to(&mut frames);
+        }
+        frames
+    }
+
+    /// Copies that share blocks.
+    fn clones(&self) -> usize {
+        self.0.lock().iter().filter(|(.., body)| body.first().is_some_and(|kind| kind & 0x7f == 18)).count()
+    }
+}
+
+/// What no log has comes back too: copies that share blocks, and files without a name that get one later.
+#[test]
+fn all_that_a_server_kept_comes_back() {
+    let mut clones = 0;
+    for seed in 400..420 {
+        let (world, keeper) =
+            (World::with_log(seed, PROPS[seed as usize % 2], 64 << 20), TestKeeper::default());
+        world.fs().set_keeper(Box::new(keeper.clone()));
+        let mut actor = Actor::new(seed, Watch::new(world), true);
+        for step in 1..=250 {
+            actor.step();
+            if actor.rng.one_in(30) {
+                actor.watch.commit();
+            }
+            if step % 25 == 0 {
+                let world = &actor.watch.world;
+                let machine = world.replayed(&keeper.frames(world.fs().dataset().object_set().id()));
+                assert_same(&tree(machine.fs()), &tree(&world.fs()), &format!("seed {seed} step {step}"));
+            }
+        }
+        clones += keeper.clones();
+    }
+    assert!(clones > 20, "{clones} copies shared blocks");
 }
 
 /// After each `fsync` the power fails, and the log is replayed.
