@@ -9,6 +9,7 @@
 
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 use terrane_format::block_ptr::Normal;
 use terrane_store::pipeline::PreEncoded;
@@ -90,10 +91,71 @@ impl DirtyBlock {
     }
 }
 
+/// Dirty blocks by number, and the sums of their bytes. Every answer with a file's attributes asks for the sums, and a file
+/// may have thousands of dirty blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DirtyBlocks {
+    blocks: BTreeMap<u64, DirtyBlock>,
+    /// Bytes to store.
+    data_bytes: u64,
+    /// Allocated bytes of stored blocks that are to be shared.
+    given_bytes: u64,
+}
+
+impl DirtyBlocks {
+    fn sum_of(&mut self, block: &DirtyBlock) -> (&mut u64, u64) {
+        match block {
+            DirtyBlock::Data(data) => (&mut self.data_bytes, data.len() as u64),
+            DirtyBlock::Given(ptr) => (&mut self.given_bytes, ptr.allocated_bytes()),
+        }
+    }
+
+    pub fn insert(&mut self, block: u64, new: DirtyBlock) {
+        let (sum, bytes) = self.sum_of(&new);
+        *sum += bytes;
+        if let Some(old) = self.blocks.insert(block, new) {
+            let (sum, bytes) = self.sum_of(&old);
+            *sum -= bytes;
+        }
+    }
+
+    pub fn remove(&mut self, block: u64) -> Option<DirtyBlock> {
+        let old = self.blocks.remove(&block)?;
+        let (sum, bytes) = self.sum_of(&old);
+        *sum -= bytes;
+        Some(old)
+    }
+
+    /// Changes the bytes of a block in place. Returns `change` if there are none: the block is not dirty, or a clone.
+    pub fn change<F: FnOnce(&mut Arc<Vec<u8>>)>(&mut self, block: u64, change: F) -> Result<(), F> {
+        let Some(DirtyBlock::Data(data)) = self.blocks.get_mut(&block) else { return Err(change) };
+        let before = data.len() as u64;
+        change(data);
+        self.data_bytes = self.data_bytes - before + data.len() as u64;
+        Ok(())
+    }
+}
+
+impl Deref for DirtyBlocks {
+    type Target = BTreeMap<u64, DirtyBlock>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.blocks
+    }
+}
+
+impl FromIterator<(u64, DirtyBlock)> for DirtyBlocks {
+    fn from_iter<I: IntoIterator<Item = (u64, DirtyBlock)>>(blocks: I) -> Self {
+        let mut all = DirtyBlocks::default();
+        blocks.into_iter().for_each(|(block, new)| all.insert(block, new));
+        all
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dirty {
     pub txg: Txg,
-    pub blocks: BTreeMap<u64, DirtyBlock>,
+    pub blocks: DirtyBlocks,
     /// Those blocks whose content is unchanged.
     pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
@@ -189,7 +251,7 @@ impl Dirty {
     pub fn free(&mut self, first: u64, end: u64) {
         let inside: Vec<u64> = self.blocks.range(first..end).map(|(block, _)| *block).collect();
         for block in inside {
-            self.blocks.remove(&block);
+            self.blocks.remove(block);
             self.restored.remove(&block);
         }
         self.freed.add(first, end);
@@ -204,20 +266,64 @@ impl Dirty {
     }
 
     pub fn bytes(&self) -> u64 {
-        let given = self.blocks.values().filter_map(DirtyBlock::given);
-        self.written_bytes() + given.map(|ptr| ptr.allocated_bytes()).sum::<u64>()
+        self.written_bytes() + self.blocks.given_bytes
     }
 
     /// Bytes of the blocks that the sync will write, without clones.
     pub fn written_bytes(&self) -> u64 {
         let spill = if let SpillChange::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
-        self.blocks.values().filter_map(DirtyBlock::data).map(|data| data.len() as u64).sum::<u64>() + spill
+        self.blocks.data_bytes + spill
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn given(bytes: u32) -> Normal {
+        let addr = |at| terrane_format::Addr::new(terrane_wire::ZoneSeq(5), at);
+        Normal {
+            addrs: [addr(0), addr(64), addr(128)],
+            checksum: [0; 32],
+            checksum_kind: terrane_codec::ChecksumKind::Blake3,
+            compression: 2,
+            kind: crate::ObjectKind::File as u8,
+            level: 0,
+            lsize: bytes,
+            psize: bytes,
+            logical_birth: Txg(3),
+            block_birth: Txg(3),
+            fill: 1,
+            is_clone: false,
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_the_blocks() {
+        use terrane_store::env::Env;
+        let env = terrane_store::env::SeededEnv::new(5);
+        let mut dirty = Dirty::new(Txg(1));
+        let data = |len: u64| DirtyBlock::Data(Arc::new(vec![1; len as usize]));
+        for _ in 0..3000 {
+            let (block, len) = (env.random_u64() % 40, env.random_u64() % 300);
+            match env.random_u64() % 6 {
+                0 => dirty.free(block, block + len % 7),
+                1 => _ = dirty.blocks.remove(block),
+                2 => dirty.blocks.insert(block, DirtyBlock::Given(Arc::new(given(len as u32)))),
+                3 => {
+                    _ = dirty.blocks.change(block, |data| Arc::make_mut(data).resize(len as usize, 2)).is_ok()
+                }
+                _ => dirty.blocks.insert(block, data(len)),
+            }
+            let data = dirty.blocks.values().filter_map(DirtyBlock::data);
+            let given = dirty.blocks.values().filter_map(DirtyBlock::given);
+            let sums = (
+                data.map(|data| data.len() as u64).sum(),
+                given.map(|ptr| ptr.allocated_bytes()).sum::<u64>(),
+            );
+            assert_eq!((dirty.written_bytes(), dirty.bytes() - dirty.written_bytes()), sums);
+        }
+    }
 
     #[test]
     fn ranges_behave_like_flags() {

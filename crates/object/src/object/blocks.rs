@@ -52,7 +52,7 @@ impl Object {
             // A hole as well: its size changes, and a search for changes by birth must see that.
             let hole = (count == 1).then(Arc::default);
             // A cloned block was read as `base`: a block of another size has other bytes.
-            let dirty = match state.dirty(tx.txg()).blocks.remove(&0) {
+            let dirty = match state.dirty(tx.txg()).blocks.remove(0) {
                 Some(DirtyBlock::Data(content)) => Some(content),
                 Some(DirtyBlock::Given(_)) | None => None,
             };
@@ -284,13 +284,10 @@ impl Object {
             }
             change(bytes);
         };
-        let clean = {
+        let (change, clean) = {
             let mut state = self.state.write();
-            if let Some(data) = state.dirty_block(tx, block) {
-                change(data);
-                return Ok(());
-            }
-            if self.kind.is_metadata() { state.take_clean(block) } else { None }
+            let Err(change) = state.change_dirty_block(tx, block, change) else { return Ok(()) };
+            (change, if self.kind.is_metadata() { state.take_clean(block) } else { None })
         };
         let mut data = match clean {
             Some((data, key)) => {

@@ -199,14 +199,19 @@ impl State {
         content.filter(|data| data.len() == self.dnode.block_bytes as usize)
     }
 
-    /// A block of which the txg of `tx` has new bytes already. A cloned block has none: it must be read first.
-    pub fn dirty_block(&mut self, tx: &Tx, block: u64) -> Option<&mut Arc<Vec<u8>>> {
-        let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed)?;
+    /// Changes a block of which the txg of `tx` has new bytes already. Returns `change` if it has none. A cloned block must be read
+    /// first.
+    pub fn change_dirty_block<F: FnOnce(&mut Arc<Vec<u8>>)>(
+        &mut self,
+        tx: &Tx,
+        block: u64,
+        change: F,
+    ) -> Result<(), F> {
+        let Some(open) = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed) else {
+            return Err(change);
+        };
         open.restored.remove(&block);
-        match open.blocks.get_mut(&block)? {
-            DirtyBlock::Data(data) => Some(data),
-            DirtyBlock::Given(_) => None,
-        }
+        open.blocks.change(block, change)
     }
 
     /// A block that is only in the tree and in memory, and its name in the cache. Its entry among the recent ones
