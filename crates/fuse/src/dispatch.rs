@@ -12,6 +12,7 @@
 mod admin;
 mod entry_words;
 mod ioctl;
+mod listings;
 mod loss;
 mod mapped;
 mod replay;
@@ -29,6 +30,7 @@ use crate::reply::{DirReply, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use crate::snapshots::SnapshotDir;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
+use listings::{Listings, SHORT_BYTES};
 use loss::AppendTarget;
 use mapped::MappedFiles;
 use statahead::Statahead;
@@ -48,6 +50,7 @@ pub struct Dispatch {
     dirsync: bool,
     metrics: Arc<Metrics>,
     statahead: Statahead,
+    listings: Listings,
     launderer: Option<Launderer>,
     mapped: MappedFiles,
     snapshots: Option<Arc<SnapshotDir>>,
@@ -174,6 +177,7 @@ impl Dispatch {
             dirsync,
             metrics,
             statahead: Statahead::default(),
+            listings: Listings::default(),
             launderer: None,
             mapped: MappedFiles::default(),
             snapshots: None,
@@ -505,33 +509,44 @@ impl Dispatch {
         Ok(())
     }
 
+    /// As many bytes as an answer to this READDIR should have.
+    fn listing_bytes(&self, dir: Ino, read: &ReadIn, size: u32) -> usize {
+        let size = usize::try_from(size).unwrap_or(0);
+        if self.listings.continues(dir, read.offset) { size } else { size.min(SHORT_BYTES) }
+    }
+
     fn readdir(&self, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
-        let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
+        let mut out = DirReply::new(reply, self.listing_bytes(dir, read, size));
         let mut each = |entry: DirEntry<'_>| out.entry(entry.ino, entry.next, entry.kind, entry.name);
-        self.fs.readdir_as(dir, read.offset, reading_of(read), &mut each)
+        self.fs.readdir_as(dir, read.offset, reading_of(read), &mut each)?;
+        self.listings.note_end(dir, out.end());
+        Ok(())
     }
 
     fn readdirplus(&self, caller: u32, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
         let (offset, reading) = (read.offset, reading_of(read));
-        let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
+        let mut out = DirReply::new(reply, self.listing_bytes(dir, read, size));
         // The kernel asks for later pieces with attributes only after the caller has looked a name up.
         if offset == 0 && !self.statahead.begin_listing(caller, dir) {
             let name_only = attr::no_entry(std::time::Duration::ZERO);
-            return self.fs.readdir_as(dir, offset, reading, &mut |entry| {
+            self.fs.readdir_as(dir, offset, reading, &mut |entry| {
                 out.entry_plus(&name_only, entry.ino, entry.next, entry.kind, entry.name)
-            });
+            })?;
+        } else {
+            self.fs.readdir_plus_as(dir, offset, reading, &mut |entry, attr| {
+                // A name whose attributes cannot be read is still listed; the caller gets the error when it stats
+                // the name.
+                let nothing = || attr::no_entry(std::time::Duration::ZERO);
+                let shown = attr.map_or_else(nothing, |attr| self.entry_of(entry.name, attr));
+                let is_taken = out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name);
+                if is_taken && attr.is_some() {
+                    self.fs.note_named(entry.ino);
+                }
+                is_taken
+            })?;
         }
-        self.fs.readdir_plus_as(dir, offset, reading, &mut |entry, attr| {
-            // A name whose attributes cannot be read is still listed; the caller gets the error when it stats
-            // the name.
-            let nothing = || attr::no_entry(std::time::Duration::ZERO);
-            let shown = attr.map_or_else(nothing, |attr| self.entry_of(entry.name, attr));
-            let is_taken = out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name);
-            if is_taken && attr.is_some() {
-                self.fs.note_named(entry.ino);
-            }
-            is_taken
-        })
+        self.listings.note_end(dir, out.end());
+        Ok(())
     }
 }
 

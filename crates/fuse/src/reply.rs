@@ -104,6 +104,7 @@ pub fn notification(code: i32, payload: &[u8]) -> Vec<u8> {
 pub struct DirReply<'a> {
     reply: &'a mut Reply,
     bytes_max: usize,
+    end: u64,
 }
 
 /// Entries start at multiples of this.
@@ -112,11 +113,16 @@ const DIRENT_ALIGN: usize = 8;
 impl<'a> DirReply<'a> {
     /// At most `bytes_max` bytes, the size of the caller's buffer.
     pub fn new(reply: &'a mut Reply, bytes_max: usize) -> Self {
-        DirReply { reply, bytes_max }
+        DirReply { reply, bytes_max, end: 0 }
+    }
+
+    /// The offset behind the last name. 0: there is none.
+    pub fn end(&self) -> u64 {
+        self.end
     }
 
     /// Bytes of an entry with a name of this length, with its attributes (`plus`) or without.
-    pub fn entry_bytes(name_len: usize, plus: bool) -> usize {
+    pub const fn entry_bytes(name_len: usize, plus: bool) -> usize {
         let head = proto::Dirent::SIZE + if plus { proto::EntryOut::SIZE } else { 0 };
         (head + name_len).next_multiple_of(DIRENT_ALIGN)
     }
@@ -152,6 +158,7 @@ impl<'a> DirReply<'a> {
         // Padding counts from the start of the entry; that is aligned, and so is the header before it.
         let padded = self.reply.len().next_multiple_of(DIRENT_ALIGN);
         self.reply.raw.resize(OutHeader::SIZE + padded, 0);
+        self.end = next;
         true
     }
 }
