@@ -14,6 +14,7 @@
 #![expect(unsafe_code, reason = "descriptors by number, and memory that is shared with other processes")]
 
 mod change_ring;
+mod stream_copy;
 
 use crate::process;
 pub use change_ring::{CHANGE_BYTES_MAX, ChangeRing, KeptChange, KeptChanges, RING_BYTES_MIN};

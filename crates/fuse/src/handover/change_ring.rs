@@ -15,6 +15,7 @@
 //! * The server alone writes, and its successor reads when the server has ended.
 #![expect(unsafe_code, reason = "memory that is shared with other processes")]
 
+use super::stream_copy;
 use memmap2::MmapRaw;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -175,7 +176,7 @@ impl ChangeRing {
             assert!(at + piece.len() <= self.map.len(), "the entry lies in the mapping");
             // SAFETY: the destination lies in the mapping (asserted), and in the part of it that `take` gave to this call alone.
             // The source is other memory: nothing hands out references into the mapping.
-            unsafe { self.map.as_mut_ptr().add(at).copy_from_nonoverlapping(piece.as_ptr(), piece.len()) };
+            unsafe { stream_copy::copy(piece, self.map.as_mut_ptr().add(at)) };
             at += piece.len();
         }
         self.word_at(offset).store(len as u64 | WHOLE << 32, Ordering::Release);
