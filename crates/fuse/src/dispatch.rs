@@ -12,7 +12,7 @@
 mod admin;
 mod entry_words;
 mod ioctl;
-mod listings;
+mod listing_ends;
 mod loss;
 mod mapped;
 mod replay;
@@ -30,7 +30,7 @@ use crate::reply::{DirReply, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use crate::snapshots::SnapshotDir;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
-use listings::{Listings, SHORT_BYTES};
+use listing_ends::{ListingEnds, SHORT_BYTES};
 use loss::AppendTarget;
 use mapped::MappedFiles;
 use statahead::Statahead;
@@ -50,7 +50,7 @@ pub struct Dispatch {
     dirsync: bool,
     metrics: Arc<Metrics>,
     statahead: Statahead,
-    listings: Listings,
+    listing_ends: ListingEnds,
     launderer: Option<Launderer>,
     mapped: MappedFiles,
     snapshots: Option<Arc<SnapshotDir>>,
@@ -177,7 +177,7 @@ impl Dispatch {
             dirsync,
             metrics,
             statahead: Statahead::default(),
-            listings: Listings::default(),
+            listing_ends: ListingEnds::default(),
             launderer: None,
             mapped: MappedFiles::default(),
             snapshots: None,
@@ -512,14 +512,14 @@ impl Dispatch {
     /// As many bytes as an answer to this READDIR should have.
     fn listing_bytes(&self, dir: Ino, read: &ReadIn, size: u32) -> usize {
         let size = usize::try_from(size).unwrap_or(0);
-        if self.listings.continues(dir, read.offset) { size } else { size.min(SHORT_BYTES) }
+        if self.listing_ends.continues(dir, read.offset) { size } else { size.min(SHORT_BYTES) }
     }
 
     fn readdir(&self, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
         let mut out = DirReply::new(reply, self.listing_bytes(dir, read, size));
         let mut each = |entry: DirEntry<'_>| out.entry(entry.ino, entry.next, entry.kind, entry.name);
         self.fs.readdir_as(dir, read.offset, reading_of(read), &mut each)?;
-        self.listings.note_end(dir, out.end());
+        self.listing_ends.note_end(dir, out.end());
         Ok(())
     }
 
@@ -545,7 +545,7 @@ impl Dispatch {
                 is_taken
             })?;
         }
-        self.listings.note_end(dir, out.end());
+        self.listing_ends.note_end(dir, out.end());
         Ok(())
     }
 }

@@ -18,15 +18,15 @@ const _: () = assert!(DirReply::entry_bytes(NAME_MAX, true) <= SHORT_BYTES);
 
 /// Where recent answers ended.
 #[derive(Debug)]
-pub(super) struct Listings(Box<[AtomicU64]>);
+pub(super) struct ListingEnds(Box<[AtomicU64]>);
 
-impl Default for Listings {
+impl Default for ListingEnds {
     fn default() -> Self {
-        Listings((0..ENDS).map(|_| AtomicU64::new(0)).collect())
+        ListingEnds((0..ENDS).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
-impl Listings {
+impl ListingEnds {
     fn slot(&self, dir: u64, offset: u64) -> Option<(&AtomicU64, u64)> {
         let hash = dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ offset.wrapping_mul(0xff51_afd7_ed55_8ccd);
         let slot = self.0.get(usize::try_from(hash >> 40).unwrap_or(0) % ENDS)?;
@@ -52,11 +52,11 @@ mod tests {
 
     #[test]
     fn what_follows_the_end_of_an_answer_continues_it() {
-        let listings = Listings::default();
-        assert!(listings.continues(7, 0));
-        assert!(!listings.continues(7, 50));
-        listings.note_end(7, 50);
-        assert!(listings.continues(7, 50));
-        assert!(!listings.continues(8, 50) && !listings.continues(7, 51));
+        let ends = ListingEnds::default();
+        assert!(ends.continues(7, 0));
+        assert!(!ends.continues(7, 50));
+        ends.note_end(7, 50);
+        assert!(ends.continues(7, 50));
+        assert!(!ends.continues(8, 50) && !ends.continues(7, 51));
     }
 }
