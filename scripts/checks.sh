@@ -100,6 +100,35 @@ mount_in_front() { # words after -o...
     return 1
 }
 
+# The server of the mount; the supervisor is its parent.
+server() { "$terrane" mounts -H -p | awk -F '\t' -v dir="$mnt" '$2 == dir { print $6 }'; }
+supervisor() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
+
+# The same seeds for the same commit, others for the next.
+seed_base() { echo $((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6))); }
+
+# A program of 80 files for make.
+c_project() { # directory
+    local i dir=$1
+    mkdir -p "$dir/src"
+    for i in $(seq 80); do
+        printf '#include <stdio.h>\n#include <string.h>\nint part%d(int x) { char b[64]; snprintf(b, sizeof b, "%%d", x + %d); return (int)strlen(b) + x; }\n' "$i" "$i" >"$dir/src/part$i.c"
+    done
+    {
+        seq -f 'int part%.0f(int);' 80
+        echo 'int main(void) { int x = 0;'
+        seq -f 'x = part%.0f(x);' 80
+        echo 'return x == 0; }'
+    } >"$dir/src/main.c"
+    cat >"$dir/Makefile" <<'EOT'
+objects := $(patsubst src/%.c,out/%.o,$(wildcard src/*.c))
+out/program: out/libparts.a out/main.o ; cc -o $@ out/main.o out/libparts.a
+out/libparts.a: $(filter-out out/main.o,$(objects)) ; ar rcs $@ $^
+out/%.o: src/%.c | out ; cc -O1 -c -o $@ $<
+out: ; mkdir -p out
+EOT
+}
+
 # Ends the check that calls it.
 skip() { # why
     say "    skipped: $*"

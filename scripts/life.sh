@@ -13,10 +13,6 @@ set -euo pipefail
 rounds=6
 [ "${1:-}" = --soak ] && { rounds=60; shift; }
 tree=${TERRANE_TREE:-/usr/include/linux}
-is_root() { [ "$(id -u)" = 0 ]; }
-# The server of the mount; the supervisor is its parent.
-server() { "$terrane" mounts -H -p | awk -F '\t' -v dir="$mnt" '$2 == dir { print $6 }'; }
-supervisor() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
 
 # Ends when "$work/enough" is there; what it says of errors is in its log.
 loop() { # name, command...

@@ -45,24 +45,8 @@ check_git() {
 }
 
 check_build() {
-    local i dir=$mnt/project
-    mkdir -p "$dir/src"
-    for i in $(seq 80); do
-        printf '#include <stdio.h>\n#include <string.h>\nint part%d(int x) { char b[64]; snprintf(b, sizeof b, "%%d", x + %d); return (int)strlen(b) + x; }\n' "$i" "$i" >"$dir/src/part$i.c"
-    done
-    {
-        seq -f 'int part%.0f(int);' 80
-        echo 'int main(void) { int x = 0;'
-        seq -f 'x = part%.0f(x);' 80
-        echo 'return x == 0; }'
-    } >"$dir/src/main.c"
-    cat >"$dir/Makefile" <<'EOT'
-objects := $(patsubst src/%.c,out/%.o,$(wildcard src/*.c))
-out/program: out/libparts.a out/main.o ; cc -o $@ out/main.o out/libparts.a
-out/libparts.a: $(filter-out out/main.o,$(objects)) ; ar rcs $@ $^
-out/%.o: src/%.c | out ; cc -O1 -c -o $@ $<
-out: ; mkdir -p out
-EOT
+    local dir=$mnt/project
+    c_project "$dir"
     make -s -j2 -C "$dir"
     "$dir/out/program"
     touch "$dir/src/part7.c"

@@ -15,9 +15,6 @@ soak=
 chmod 755 "$work"
 in_soak() { if [ -n "$soak" ]; then echo "$1"; else echo "$2"; fi; }
 
-# The same seeds for the same commit, others for the next.
-seed_base() { echo $((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6))); }
-
 # Its cases on ACLs are about those of NFSv4, on FreeBSD; it has none on extended attributes. scripts/xattrs.sh judges both.
 # Cases that pjdfstest itself leaves out on Terrane, each a line of SEMANTICS.md.
 pjdfstest_left_out="link::link_count_max"
