@@ -4,7 +4,7 @@
 #   scripts/setup.sh build          a compiler, make, git
 #   scripts/setup.sh demo           and FUSE, and a source tree to copy
 #   scripts/setup.sh test           and what the mounted suite runs, and what looks at pages and scripts
-#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL, restic, borg, the tests of attr and acl
+#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, restic, borg, the tests of attr and acl; databases for kills
 #   scripts/setup.sh bench          and the neighbours that are measured
 #   scripts/setup.sh check          and what looks at dependencies
 #   scripts/setup.sh fuzz           and what drives the fuzz targets
@@ -49,6 +49,9 @@ case $what in suites)
     need rsync rsync
     need restic restic
     need pgrep procps
+    need python3 python3
+    # Brings the library, for databases.py.
+    need db_bench rocksdb-tools
     # Its programs lie aside, one directory for each version.
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
     ;;

@@ -38,6 +38,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     scripts/zoned.sh --soak
     scripts/packaged.sh
     scripts/life.sh --soak
+    scripts/kills.sh --soak
     scripts/suites.sh --soak
     scripts/xattrs.sh
 done

@@ -8,6 +8,7 @@
 # checks.sh has what runs them.
 set -euo pipefail
 . "$(dirname "$0")/checks.sh"
+. "$top/scripts/postgres.sh"
 
 soak=
 [ "${1:-}" = --soak ] && { soak=1; shift; }
@@ -233,104 +234,16 @@ check_fio() {
     done
 }
 
-# PostgreSQL, run by root as its user "postgres".
-pg() { (cd / && exec runuser -u postgres -- env PGHOST="$work/pg" PGDATABASE=postgres "$@"); }
-sql() { pg psql -X -q -A -t -v ON_ERROR_STOP=1 -c "$1"; }
-pg_start() {
-    pg "$pg_bin/pg_ctl" -w -t 120 -D "$mnt/pg" -l "$work/pg/log" start >/dev/null || { tail -n 20 "$work/pg/log"; return 1; }
-    postmaster=$(head -n 1 "$mnt/pg/postmaster.pid")
-    ends_with_check "$postmaster"
-}
-
-# Without the data directory, which is gone: by process ids.
-pg_kill() {
-    local pid pids
-    pids="$postmaster $(pgrep -P "$postmaster" || true)"
-    for pid in $pids; do kill -9 "$pid" 2>/dev/null || true; done
-    for pid in $pids; do
-        while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
-    done
-}
-
-# Each transaction of pgbench moves one amount through four tables.
-pg_books_balance() {
-    [ "$(sql 'select (select sum(abalance) from pgbench_accounts) = s and (select sum(tbalance) from pgbench_tellers) = s
-        and (select sum(bbalance) from pgbench_branches) = s from (select coalesce(sum(delta), 0) s from pgbench_history) h')" = t ]
-}
-
-check_postgres() {
-    local round rounds seconds bench insert n=0 missing pg_bin postmaster
-    rounds=$(in_soak 10 2) seconds=$(in_soak 15 4)
-    is_root || skip "it needs root, to become the user postgres"
-    pg_bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
-    [ -n "$pg_bin" ] && id postgres >/dev/null 2>&1 || skip "PostgreSQL is not installed"
-    "$terrane" umount "$mnt"
-    mount_in_front allow_other
-    install -d -o postgres "$work/pg"
-    install -d -o postgres -m 700 "$mnt/pg"
-    pg "$pg_bin/initdb" -D "$mnt/pg" --auth=trust --data-checksums >/dev/null
-    cat >>"$mnt/pg/postgresql.conf" <<EOT
-listen_addresses = ''
-unix_socket_directories = '$work/pg'
-checkpoint_timeout = 30s
-max_wal_size = 64MB
-EOT
-    pg_start
-    pg pgbench -q -i -s "$(in_soak 10 2)" >"$work/pgbench.log" 2>&1
-    sql 'create table seen (n bigint primary key)'
-    : >"$work/acknowledged"
-    for round in $(seq "$rounds"); do
-        pg pgbench -n -c 4 -j 2 -T 600 >"$work/pgbench.log" 2>&1 &
-        bench=$!
-        # The number of each insert is said when its commit was acknowledged.
-        seq "$((n + 1))" "$((n + 500000))" | sed 's/.*/insert into seen values (&);\n\\echo &/' >"$work/pg/inserts"
-        pg psql -X -q -v ON_ERROR_STOP=1 -f "$work/pg/inserts" >"$work/said" 2>/dev/null &
-        insert=$!
-        ends_with_check "$bench" "$insert"
-        sleep "$seconds.$((RANDOM % 10))"
-        # As if the power went: the daemon, all that it had in memory, and the database with it.
-        kill -9 "$daemon"
-        wait "$daemon" 2>/dev/null || true
-        pg_kill
-        wait "$bench" "$insert" 2>/dev/null || true
-        unmount "$mnt"
-        "$terrane" check p >"$work/check.log" 2>&1 || { cat "$work/check.log"; return 1; }
-        mount_in_front allow_other
-        pg_start
-        # A line that was cut short by the end of psql was not said.
-        [ -z "$(tail -c 1 "$work/said")" ] || sed -i '$d' "$work/said"
-        cat "$work/said" >>"$work/acknowledged"
-        missing=$(comm -23 <(sort "$work/acknowledged") <(sql 'select n from seen' | sort) | wc -l)
-        [ "$missing" = 0 ] || { say "    round $round: $missing acknowledged transactions are not there"; return 1; }
-        pg_books_balance || { say "    round $round: the sums differ"; return 1; }
-        # One more may have been committed than was said.
-        n=$(sql 'select coalesce(max(n), 0) from seen')
-    done
-    pg "$pg_bin/pg_amcheck" --install-missing --heapallindexed >"$work/amcheck" 2>&1 || { cat "$work/amcheck"; return 1; }
-    say "    $rounds times killed: all $(wc -l <"$work/acknowledged") acknowledged inserts are there, and the books of" \
-        "$(sql 'select count(*) from pgbench_history') transactions balance"
-    pg "$pg_bin/pg_ctl" -w -D "$mnt/pg" -m fast stop >/dev/null
-    pg "$pg_bin/pg_checksums" --check -D "$mnt/pg" >/dev/null
-    "$terrane" umount "$mnt"
-    wait "$daemon"
-    "$terrane" mount p "$mnt"
-}
-
 # What programs find in a snapshot that was taken while they wrote: PostgreSQL, SQLite and git in a clone, restic in the snapshot.
 check_snapshot_tools() {
     local pg_bin postmaster bench lite snap=$work/snap clone=$work/clone copy port=5433
-    is_root || skip "it needs root, to become the user postgres"
+    need_postgres
     have sqlite3
     have git
     have restic
-    pg_bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
-    [ -n "$pg_bin" ] && id postgres >/dev/null 2>&1 || skip "PostgreSQL is not installed"
     mount_again allow_other
     mkdir -p "$snap" "$clone"
-    install -d -o postgres "$work/pg"
-    install -d -o postgres -m 700 "$mnt/pg"
-    pg "$pg_bin/initdb" -D "$mnt/pg" --auth=trust --data-checksums >/dev/null
-    printf "listen_addresses = ''\nunix_socket_directories = '%s'\n" "$work/pg" >>"$mnt/pg/postgresql.conf"
+    pg_create
     pg_start
     pg pgbench -q -i -s 2 >"$work/pgbench.log" 2>&1
     git -c init.defaultBranch=main init -q "$mnt/repo"
@@ -360,7 +273,7 @@ check_snapshot_tools() {
     pg "$pg_bin/pg_ctl" -w -t 120 -D "$clone/pg" -o "-p $port" -l "$work/pg/clone.log" start >/dev/null || { cat "$work/pg/clone.log"; return 1; }
     ends_with_check "$(head -n 1 "$clone/pg/postmaster.pid")"
     (export PGPORT=$port; pg_books_balance) || { say "    the sums in the clone differ"; return 1; }
-    (export PGPORT=$port; pg "$pg_bin/pg_amcheck" --install-missing --heapallindexed >"$work/amcheck" 2>&1) || { cat "$work/amcheck"; return 1; }
+    (export PGPORT=$port; pg_indexes_agree)
     say "    PostgreSQL in the clone: $(PGPORT=$port sql 'select count(*) from pgbench_history') transactions of pgbench balance"
     pg "$pg_bin/pg_ctl" -w -D "$clone/pg" -m fast stop >/dev/null
     [ "$(sqlite3 "$clone/lite" 'pragma integrity_check')" = ok ]
@@ -383,7 +296,7 @@ check_snapshot_tools() {
     # The second backup reads no file, because inode numbers and times are those of the first.
     (cd "$snap" && restic backup --no-cache .) >"$work/restic.log"
     grep -q ' 0 new, *0 changed' "$work/restic.log" || { cat "$work/restic.log"; return 1; }
-    pg "$pg_bin/pg_ctl" -w -D "$mnt/pg" -m fast stop >/dev/null
+    pg_stop
     "$terrane" umount "$snap"
     "$terrane" umount "$clone"
     rm -rf "$work/restored" "$work/restic"
@@ -566,6 +479,6 @@ check_cargo() {
         { tail -n 30 "$work/cargo.log"; return 1; }
 }
 
-all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_postgres check_snapshot_tools check_borg check_rsync check_tar check_cargo)
+all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_snapshot_tools check_borg check_rsync check_tar check_cargo)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -40,7 +40,7 @@ step() { # name, command...
     fi
     counts=$(awk '
         /^test result:/ { passed += $4; failed += $6; ignored += $8 }
-        /^(mounted|life|suites|xattrs|packaged|zoned):/ { passed += $2; failed += $4; ignored += $6 }
+        /^(mounted|life|kills|suites|xattrs|packaged|zoned):/ { passed += $2; failed += $4; ignored += $6 }
         END { if (passed + failed + ignored) printf "%d passed, %d failed, %d skipped", passed, failed, ignored }' "$log")
     lines+=("$(printf '%-28s %-7s %5d s  %s' "$name" "$([ "$status" = 0 ] && echo ok || echo FAILED)" $((SECONDS - begin)) "$counts")")
 }
@@ -74,6 +74,7 @@ sim=${CARGO_TARGET_DIR:-$top/target}/debug/terrane-sim
 step 'build for use' nice -n 5 cargo build --quiet --release -p terrane-cli -p terrane-preload
 step 'mounted suite' scripts/mounted.sh
 step 'life of a mount' scripts/life.sh
+step 'kills' scripts/kills.sh
 step 'POSIX suites' scripts/suites.sh
 step 'attributes and ACLs' scripts/xattrs.sh
 step 'what is installed' scripts/packaged.sh --short

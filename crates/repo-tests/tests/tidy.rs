@@ -209,7 +209,7 @@ fn tests_that_the_pages_name_are_there() {
     let all: String = sources().map(|(_, text)| text).collect();
     let named = page.split("test `").skip(1).filter_map(|rest| rest.split('`').next());
     let missing = named.filter(|name| !all.contains(&format!("fn {name}("))).map(str::to_string);
-    let suite: String = ["mounted", "life", "suites", "xattrs"]
+    let suite: String = ["mounted", "life", "kills", "suites", "xattrs"]
         .iter()
         .map(|name| read(root().join(format!("scripts/{name}.sh"))))
         .collect();
