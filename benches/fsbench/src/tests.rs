@@ -210,4 +210,8 @@ fn latency_measures_every_operation_beside_its_writers() {
     for phase in ["create", "append+fsync", "write incompressible", "write compressible"] {
         assert!(row(&report, phase).latency.is_some(), "{phase}");
     }
+    let (_tmp, report) =
+        bench(&[&args.split(' ').collect::<Vec<_>>()[..], &["--probes", "append+fsync"]].concat());
+    let phases: Vec<_> = report.rows.iter().map(|row| row.phase.as_str()).collect();
+    assert_eq!(phases, ["append+fsync", "write incompressible", "write compressible"]);
 }

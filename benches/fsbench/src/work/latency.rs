@@ -41,6 +41,9 @@ pub struct Opts {
     /// Files for stat
     #[arg(long, default_value_t = 20_000)]
     pub files: usize,
+    /// Kinds of operations to probe, instead of all
+    #[arg(long, value_delimiter = ',')]
+    pub probes: Vec<String>,
     /// Maximum seconds; a prober ends earlier when it has no cold objects left
     #[arg(long, default_value_t = 20.0)]
     pub secs: f64,
@@ -67,6 +70,8 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     report.param("chunk", o.chunk);
     report.param("block", o.block);
     report.param("rest_ms", o.rest_ms);
+    let unknown = o.probes.iter().find(|probe| probers().iter().all(|(phase, _)| phase != probe));
+    ensure!(unknown.is_none(), "--probes: no kind is called {}", unknown.map_or("", |probe| probe));
     prepare(env, o)?;
     env.sync()?;
     env.run_hook("latency")?;
@@ -78,14 +83,10 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
         if o.writers > 0 {
             std::thread::sleep(WARM_UP);
         }
-        let probers: [(&str, Prober<'_>); 5] = [
-            ("cold read", Run::reads),
-            ("cold stat", Run::stats),
-            ("create", Run::creates),
-            ("unlink", Run::unlinks),
-            ("append+fsync", Run::fsyncs),
-        ];
-        let probers = probers.map(|(phase, prober)| (phase, scope.spawn(move || prober(&run))));
+        let is_wanted = |phase: &str| o.probes.is_empty() || o.probes.iter().any(|probe| probe == phase);
+        let probers = probers().into_iter().filter(|(phase, _)| is_wanted(phase));
+        let probers: Vec<_> =
+            probers.map(|(phase, prober)| (phase, scope.spawn(move || prober(&run)))).collect();
         let probes: Vec<_> = probers
             .into_iter()
             .map(|(phase, prober)| (phase, prober.join().expect("prober panicked")))
@@ -133,6 +134,16 @@ fn is_text(writer: usize) -> bool {
 }
 
 type Prober<'a> = fn(&Run<'a>) -> Result<Timed>;
+
+fn probers<'a>() -> [(&'static str, Prober<'a>); 5] {
+    [
+        ("cold read", Run::reads),
+        ("cold stat", Run::stats),
+        ("create", Run::creates),
+        ("unlink", Run::unlinks),
+        ("append+fsync", Run::fsyncs),
+    ]
+}
 
 #[derive(Clone, Copy)]
 struct Run<'a> {
