@@ -116,13 +116,18 @@ EOT
         [ -s "$work/running" ] || break
         sleep 0.1
     done
-    [ ! -s "$work/running" ] || { say "    a program hangs"; cat "$work/running"; ps -eo pid,stat,wchan:30,args | grep -F "$mnt"; return 1; }
+    [ ! -s "$work/running" ] || {
+        say "    a program hangs: $(cat "$work/running")"
+        ps -eo pid,stat,wchan:30,args | grep -F "$mnt"
+        return 1
+    }
     for job in "${jobs[@]}"; do wait "$job" || true; done
     ! cat "$work"/failed.* 2>/dev/null || { say "    $kills servers were killed"; return 1; }
     [ "$kills" -ge $((seconds / 8)) ] || { say "    only $kills servers were killed in $seconds s"; return 1; }
     say "    $kills servers killed in $seconds s; no error in" \
-        "$(cat "$work/calls.copy_tree") copies, $(cat "$work/calls.build_program") builds, $(sql 'select count(*) from pgbench_history') transactions," \
-        "$(cat "$work/calls.run_fsx") runs of fsx, $(cat "$work/calls.commit_change") commits"
+        "$(cat "$work/calls.copy_tree") copies, $(cat "$work/calls.build_program") builds," \
+        "$(sql 'select count(*) from pgbench_history') transactions, $(cat "$work/calls.run_fsx") runs of fsx," \
+        "$(cat "$work/calls.commit_change") commits"
     pg_stop
     ! grep -E 'PANIC|ERROR|could not|corrupt' "$work/pg/log" || return 1
     contents_are_right
@@ -204,7 +209,7 @@ check_databases() {
     local -A acknowledged=() cuts=()
     need_postgres
     have python3
-    python3 -c 'import ctypes.util; exit(not ctypes.util.find_library("rocksdb"))' || skip 'RocksDB is not installed'
+    python3 -c 'import ctypes.util as u; exit(not u.find_library("rocksdb"))' || skip 'RocksDB is not installed'
     mount_again allow_other
     pg_create 'checkpoint_timeout = 30s' 'max_wal_size = 64MB'
     pg_start
@@ -233,7 +238,8 @@ check_databases() {
         [ "${cuts[$kind]}" = 0 ] || [ "${acknowledged[$kind]}" -gt 0 ] || return 1
     done
     # Without a replay the log was not tested.
-    replayed=$(cat "$TERRANE_STATE_DIR"/*.log | awk '/changes replayed that no commit contained/ { sum += $(NF - 6); times++ } END { print sum + 0, "in", times + 0 }')
+    replayed=$(cat "$TERRANE_STATE_DIR"/*.log | awk '
+        /changes replayed that no commit contained/ { sum += $(NF - 6); times++ } END { print sum + 0, "in", times + 0 }')
     say "    changes replayed: $replayed imports"
     [ "${replayed%% *}" -gt 0 ] || return 1
     pg_indexes_agree
