@@ -38,7 +38,7 @@ bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null se
 bench-snapshots: ## taking, holding and destroying snapshots beside btrfs and zfs-fuse
 	@scripts/bench-snapshots.sh
 
-bench-sync: ## fsync, SQLite and git beside ext4, xfs, btrfs and zfs-fuse, on a file, a loop device and in memory
+bench-sync: ## fsync, databases, git and dpkg beside ext4, xfs, btrfs and zfs-fuse, on a file, a loop device and in memory
 	@scripts/bench-sync.sh
 
 bench-zoned: ## nearly full zoned drives beside XFS, f2fs and btrfs, on machines that $ZONED_RUNNER makes

@@ -7,7 +7,8 @@
 # defaults; terrane-library, terrane-library-dir: nothing is made or mounted, the command does all of that in its own process.
 # ON_LOOP: Terrane's pool lies on a loop device, too. READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
-# What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, and in SYNC one that commits where syncfs does not reach.
+# What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, in SYNC one that commits where syncfs does not reach, and in
+# ZFS_DAEMON the process id of zfs-fuse.
 set -euo pipefail
 : "${PEER:?}" "${IMG:?}" "${MNT:?}" "${WORK:?}"
 self=$(realpath "${BASH_SOURCE[0]}")
@@ -125,6 +126,7 @@ in_zfs_namespace() {
     ulimit -v unlimited; ulimit -s unlimited; ulimit -c 0
     zfs-fuse -n --no-kstat-mount --pidfile "$dir/pid" >"$dir/log" 2>&1 &
     daemon=$!
+    export ZFS_DAEMON=$daemon
     for _ in $(seq 40); do [ -S /var/run/zfs/zfs_socket ] && break; sleep 0.25; done
     around "$@" || rc=$?
     kill "$daemon" 2>/dev/null || true

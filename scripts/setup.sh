@@ -40,6 +40,8 @@ case $what in test)
     need fish fish
     ;;
 esac
+# Its programs lie aside, one directory for each version.
+postgresql() { ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql; }
 case $what in suites)
     need setfacl acl
     need setcap libcap2-bin
@@ -52,8 +54,7 @@ case $what in suites)
     need python3 python3
     # Brings the library, for databases.py.
     need db_bench rocksdb-tools
-    # Its programs lie aside, one directory for each version.
-    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
+    postgresql
     ;;
 esac
 case $what in bench)
@@ -61,6 +62,8 @@ case $what in bench)
     need mkfs.xfs xfsprogs
     need mkfs.btrfs btrfs-progs
     need zfs-fuse zfs-fuse
+    need db_bench rocksdb-tools
+    postgresql
     need fio fio
     need zstd zstd
     need cjpeg libjpeg-turbo-progs
