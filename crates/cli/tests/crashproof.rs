@@ -179,3 +179,73 @@ fn kills_of_servers_that_serve_do_not_end_the_mount() {
     assert_eq!(fs::read_to_string(dir.path("mnt/log")).unwrap().lines().count(), 12);
     end(&dir);
 }
+
+/// The server keeps nothing for a successor, and no program calls `fsync`.
+#[test]
+fn sync_always_makes_each_call_of_a_mount_durable() {
+    let Some(dir) = new_pool("kept-always", ",crashproof=off") else { return };
+    let mnt = dir.path("mnt");
+    let at = |name: &str| mnt.join(name);
+    // At once, on a data set that is mounted, and for files that are open.
+    let mut open = OpenOptions::new().append(true).create(true).open(at("open")).unwrap();
+    dir.run("fs set sync=always tank", 0);
+    for round in 0..2 {
+        let own = at(&format!("dir-{round}"));
+        fs::create_dir(&own).unwrap();
+        writeln!(open, "round {round}").unwrap();
+        fs::write(own.join("small"), "some bytes").unwrap();
+        fs::write(own.join("large"), vec![7; 3_000_000]).unwrap();
+        let cut = OpenOptions::new().write(true).open(own.join("large")).unwrap();
+        cut.set_len(1_234_567).unwrap();
+        cut.write_all_at(b"over", 1000).unwrap();
+        fs::set_permissions(own.join("small"), fs::Permissions::from_mode(0o4711)).unwrap();
+        fs::copy(own.join("large"), own.join("copy")).unwrap();
+        fs::rename(own.join("copy"), own.join("moved")).unwrap();
+        fs::hard_link(own.join("small"), own.join("linked")).unwrap();
+        symlink("anywhere", own.join("symlink")).unwrap();
+        fs::write(own.join("gone"), "").unwrap();
+        fs::remove_file(own.join("gone")).unwrap();
+        let before = listing(&mnt);
+        dir.kill_all();
+        dir.run("mount tank mnt -o commit=3600,crashproof=off", 0);
+        assert_eq!(listing(&mnt), before, "round {round}");
+        let mut large = vec![7; 1_234_567];
+        large[1000..1004].copy_from_slice(b"over");
+        assert!(
+            fs::read(own.join("large")).unwrap() == large && fs::read(own.join("moved")).unwrap() == large
+        );
+        assert_eq!(fs::read(own.join("linked")).unwrap(), b"some bytes");
+        open = OpenOptions::new().append(true).open(at("open")).unwrap();
+    }
+    assert_eq!(fs::read_to_string(at("open")).unwrap(), "round 0\nround 1\n");
+    drop(open);
+    end(&dir);
+}
+
+#[test]
+fn sync_disabled_as_an_option_of_a_mount_leaves_durability_to_commits() {
+    let Some(dir) = new_pool("kept-disabled", ",crashproof=off,sync,sync=disabled") else { return };
+    let row = dir.out("fs get sync -H tank");
+    assert!(row.contains("disabled") && row.contains("temporary"), "{row}");
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let ours = table.lines().find(|line| line.contains(dir.path("mnt").to_str().unwrap())).unwrap();
+    assert!(ours.contains(",sync,"), "the flag of mount(8) is another thing: {ours}");
+    let write = |name: &str| {
+        let mut file = File::create(dir.path("mnt").join(name)).unwrap();
+        file.write_all(b"bytes").unwrap();
+        file.sync_all().unwrap();
+    };
+    write("committed");
+    dir.run("sync tank", 0);
+    write("lost");
+    dir.kill_all();
+    // The option ended with the mount.
+    dir.run("mount tank mnt -o commit=3600,crashproof=off", 0);
+    assert_eq!(fs::read(dir.path("mnt/committed")).unwrap(), b"bytes");
+    assert!(!dir.path("mnt/lost").exists());
+    write("synced");
+    dir.kill_all();
+    dir.run("mount tank mnt -o commit=3600", 0);
+    assert_eq!(fs::read(dir.path("mnt/synced")).unwrap(), b"bytes");
+    end(&dir);
+}

@@ -14,7 +14,7 @@ use crate::obeyed::Obeyed;
 use crate::owner_walk::OwnerWalk;
 use crate::props::{
     self, AccessTime, Effective, Key, PROPERTIES, Property, PropertyValue, REF_RESERVATION, RESERVATION,
-    Scope, SnapDir, Stored,
+    Scope, SnapDir, Stored, SyncMode,
 };
 use crate::quota::Quotas;
 use crate::zap_handle::OpenZaps;
@@ -390,6 +390,11 @@ impl Dataset {
     /// How a mount shows snapshots.
     pub fn snapdir(&self) -> SnapDir {
         self.obeyed.snapdir()
+    }
+
+    /// When changes become durable.
+    pub fn sync_mode(&self) -> SyncMode {
+        self.obeyed.sync_mode()
     }
 
     /// Days without a change after which idle time recompresses a file; `None`: off.

@@ -54,7 +54,7 @@ pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
 pub use owners::FLAG_PROJECT;
-pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Props, Scope, SnapDir, Source};
+pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Props, Scope, SnapDir, Source, SyncMode};
 pub use quota::{Charge, Limits, OverQuota, OwnerUsage, Promise, QuotaName, QuotaUnit, Quotas};
 pub use snapshot_info::SnapshotInfo;
 pub use tree::{Bookmark, DatasetInfo, DatasetUsage, Datasets, Hold, Snapshot, SpaceUsage, open_any_set};

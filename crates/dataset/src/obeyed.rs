@@ -8,7 +8,7 @@ use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
 use crate::branch::{Branch, Follower};
 use crate::error::DatasetError;
 use crate::naming::{self, Naming};
-use crate::props::{self, AccessTime, Effective, Key, Property, SnapDir, Source, Stored};
+use crate::props::{self, AccessTime, Effective, Key, Property, SnapDir, Source, Stored, SyncMode};
 use crate::zap_policy::ZapPolicy;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -32,6 +32,7 @@ struct Cached {
     dnode_size: AtomicU64,
     recompress: AtomicU64,
     snapdir: AtomicU64,
+    sync: AtomicU64,
     /// When write-backs are no longer admitted, on the clock of the pool; or [`WRITABLE`].
     read_only_from_ns: AtomicU64,
 }
@@ -64,6 +65,7 @@ impl Obeyed {
             dnode_size: AtomicU64::default(),
             recompress: AtomicU64::default(),
             snapdir: AtomicU64::default(),
+            sync: AtomicU64::default(),
             read_only_from_ns: AtomicU64::new(WRITABLE),
         };
         let (temporary, applying) = (Mutex::default(), Mutex::default());
@@ -164,6 +166,7 @@ impl Obeyed {
         self.cached.dnode_size.store(self.number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
         self.cached.recompress.store(self.number(props::RECOMPRESS)?, Ordering::Relaxed);
         self.cached.snapdir.store(self.number(props::SNAPDIR)?, Ordering::Relaxed);
+        self.cached.sync.store(self.number(props::SYNC)?, Ordering::Relaxed);
         self.apply_read_only(self.number(props::READ_ONLY)? != 0);
         let placement = self.number(attributes::XATTR)?;
         // Changes only where attributes are stored, not whether they are enabled.
@@ -240,6 +243,10 @@ impl Obeyed {
 
     pub fn snapdir(&self) -> SnapDir {
         SnapDir::from_stored(self.cached.snapdir.load(Ordering::Relaxed))
+    }
+
+    pub fn sync_mode(&self) -> SyncMode {
+        SyncMode::from_stored(self.cached.sync.load(Ordering::Relaxed))
     }
 
     pub fn recompress_days(&self) -> Option<u32> {

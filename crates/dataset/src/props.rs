@@ -47,6 +47,7 @@ pub(crate) const RECOMPRESS: &str = "recompress";
 pub(crate) const MOUNTPOINT: &str = "mountpoint";
 pub(crate) const READ_ONLY: &str = "readonly";
 pub(crate) const SNAPDIR: &str = "snapdir";
+pub(crate) const SYNC: &str = "sync";
 pub(crate) const CAN_MOUNT: &str = "canmount";
 pub(crate) const QUOTA: &str = "quota";
 pub(crate) const REF_QUOTA: &str = "refquota";
@@ -117,6 +118,29 @@ const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
 const MOUNTPOINT_WORDS: [(&str, u64); 2] = [("none", 0), ("legacy", 1)];
 const CAN_MOUNT_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("noauto", 2)];
 const SNAPDIR_WORDS: [(&str, u64); 3] = [("hidden", 0), ("visible", 1), ("disabled", 2)];
+const SYNC_WORDS: [(&str, u64); 3] = [("standard", 0), ("always", 1), ("disabled", 2)];
+
+/// When changes become durable: the property `sync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// When a program asks for it, by `fsync` or by the flags of an open file.
+    Standard,
+    /// Before the call that makes them returns.
+    Always,
+    /// With the next commit. What programs ask for has no effect.
+    Disabled,
+}
+
+impl SyncMode {
+    /// A number that this version does not know promises what POSIX does.
+    pub(crate) fn from_stored(stored: u64) -> Self {
+        match stored {
+            1 => SyncMode::Always,
+            2 => SyncMode::Disabled,
+            _ => SyncMode::Standard,
+        }
+    }
+}
 
 /// How a mount shows snapshots: the property `snapdir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

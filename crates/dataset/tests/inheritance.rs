@@ -9,7 +9,7 @@ use records::fill;
 use shown::shown;
 use support::Machine;
 use terrane_codec::Compression;
-use terrane_dataset::{AccessTime, Dataset, DatasetError, Datasets, Source};
+use terrane_dataset::{AccessTime, Dataset, DatasetError, Datasets, Source, SyncMode};
 use terrane_object::ObjectError;
 
 fn inherited(value: &str, from: &str) -> (String, Source) {
@@ -72,6 +72,34 @@ fn open_data_sets_obey_their_parents_at_once() {
         list.iter().filter(|property| property.name != "atime").cloned().collect()
     };
     assert_eq!(after.map(|list| lasting(&list)), before.map(|list| lasting(&list)));
+}
+
+#[test]
+fn sync_is_inherited_and_received() {
+    let m = Machine::new(7);
+    drop(Dataset::create_root(&m.objects, &[]).unwrap());
+    let datasets = Datasets::open(&m.objects).unwrap();
+    let root = datasets.open_dataset("").unwrap();
+    let home = create(&datasets, "home", &[]);
+    assert_eq!((home.sync_mode(), shown(&home, "sync").1), (SyncMode::Standard, Source::Default));
+    root.set("sync", "always").unwrap();
+    assert_eq!((home.sync_mode(), shown(&home, "sync")), (SyncMode::Always, inherited("always", "")));
+    home.set_received("sync", "disabled").unwrap();
+    let received = ("disabled".to_string(), Source::Received);
+    assert_eq!((home.sync_mode(), shown(&home, "sync")), (SyncMode::Disabled, received));
+    home.set("sync", "standard").unwrap();
+    assert_eq!(home.sync_mode(), SyncMode::Standard);
+    home.reset_to_received("sync").unwrap();
+    assert_eq!((home.sync_mode(), root.sync_mode()), (SyncMode::Disabled, SyncMode::Always));
+    home.set_temporary("sync", "standard").unwrap();
+    assert_eq!(home.sync_mode(), SyncMode::Standard);
+    assert!(matches!(root.set("sync", "on"), Err(DatasetError::BadValue { .. })));
+    m.objects.mos().commit().unwrap();
+    drop((root, home, datasets));
+    let m = m.crash();
+    let datasets = Datasets::open(&m.objects).unwrap();
+    let mode = |path| datasets.open_dataset(path).unwrap().sync_mode();
+    assert_eq!((mode(""), mode("home")), (SyncMode::Always, SyncMode::Disabled));
 }
 
 #[test]

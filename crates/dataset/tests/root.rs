@@ -105,12 +105,12 @@ fn policy_with(policy: terrane_object::DataPolicy, checksum: ChecksumKind) -> te
 fn refused_properties_change_nothing() {
     let m = Machine::new(3);
     assert!(matches!(
-        Dataset::create_root(&m.objects, &[("sync", "always")]),
+        Dataset::create_root(&m.objects, &[("dedup", "on")]),
         Err(DatasetError::UnknownProperty { .. })
     ));
     let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
     assert!(matches!(dataset.set("recordsize", "100"), Err(DatasetError::BadValue { .. })));
-    assert!(matches!(dataset.get("sync"), Err(DatasetError::UnknownProperty { .. })));
+    assert!(matches!(dataset.get("dedup"), Err(DatasetError::UnknownProperty { .. })));
     assert!(dataset.list().unwrap().iter().all(|property| property.source == Source::Default));
 }
 

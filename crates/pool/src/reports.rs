@@ -3,6 +3,7 @@
 use crate::pool::Pool;
 use std::collections::BTreeMap;
 use terrane_format::directory::Owner;
+use terrane_store::PoolError;
 use terrane_store::errors::{DeviceErrors, ErrorLog, Errors};
 use terrane_store::read_retry::{FailMode, Suspension};
 use terrane_wire::{Corrupt, DeviceIdx, Txg};
@@ -46,6 +47,11 @@ impl Pool {
     /// then name the file.
     pub fn note_lost_changes(&self, owner: Owner, txg: Txg) {
         self.reports.log.note_block(owner, format_args!("changes of txg {txg} lost"));
+    }
+
+    /// Refuses if the pool takes no more changes, so that no commit will follow.
+    pub fn check_running(&self) -> Result<(), PoolError> {
+        self.reports.check_running()
     }
 
     /// Sets what a failing read does, from the next one on. It is not stored.

@@ -56,6 +56,10 @@ impl Operation for StoreAccessTime {
         Ok(Outcome::Saved(()))
     }
 
+    fn is_call(&self) -> bool {
+        false
+    }
+
     fn intent(&self, change: &mut Change<'_, '_>, _: &InodeRef<'_>, (): &()) -> Intent<'_> {
         let StoreAccessTime { ino, at } = *self;
         change.content_intent(ino, Record::StoreAccessTime { ino, at })

@@ -19,7 +19,7 @@ use crate::record::{NewInode, Record};
 use crate::types::{Ino, Time};
 use smallvec::SmallVec;
 use std::time::Duration;
-use terrane_dataset::Charge;
+use terrane_dataset::{Charge, SyncMode};
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 
@@ -56,6 +56,11 @@ pub(crate) trait Operation {
         change: &mut Change<'_, 'f>,
         held: &Self::Held<'f>,
     ) -> Result<Outcome<Self::Done>, Errno>;
+
+    /// Whether a program waits for it. `sync=always` makes only such changes durable.
+    fn is_call(&self) -> bool {
+        true
+    }
 
     /// What the log must know of the change. The locks are held, and everything is saved.
     fn intent(&self, change: &mut Change<'_, '_>, held: &Self::Held<'_>, done: &Self::Done) -> Intent<'_>;
@@ -170,52 +175,67 @@ impl Fs {
                 HoldResult::NoChange(answer) => return Ok(answer),
             };
             let mut new = None;
-            let OperationCost { cost, needs } = operation.cost(self, &held)?;
-            // A change that is replayed was admitted before.
-            let promise = match !self.is_replaying && self.dataset().quotas().has_limits() {
-                true => self.admit(&operation.charges(self, &held)?, cost.writes_back)?,
-                false => None,
-            };
-            if !self.is_replaying && !self.dataset.admits_change(cost.writes_back) {
-                return Err(Errno::EROFS);
+            let Some(answer) = self.attempt(operation, &held, given, &mut new)? else { continue };
+            if !self.is_replaying && self.dataset.sync_mode() == SyncMode::Always && operation.is_call() {
+                O::locks(&held).into_iter().try_for_each(|inode| self.make_inode_durable(inode))?;
             }
-            let _space =
-                self.intents.promise(operation.record_bytes_max(), &|| Ok(self.set.commit()?), &|ns| {
-                    self.set.pool().env().sleep(Duration::from_nanos(ns))
-                })?;
-            let tx = self.begin(cost, &needs)?;
-            if let Some(promise) = promise {
-                promise.join(tx.txg());
-            }
-            let locked = Locked::new(self, O::locks(&held));
-            let now = given.map_or_else(|| self.now(), |given| given.now);
-            let given_inode = given.and_then(|given| given.new);
-            let mut change = Change { fs: self, tx: &tx, locked, now, given: given_inode, new: &mut new };
-            let saved = operation.run(&mut change, &held).and_then(|outcome| {
-                if let Outcome::Changed(_) = outcome {
-                    change.locked.save(&tx)?;
-                }
-                Ok(outcome)
-            });
-            let done = match saved {
-                Ok(Outcome::Changed(done) | Outcome::Saved(done)) => done,
-                Ok(Outcome::Retry) => continue,
-                Err(errno) => {
-                    // After damage, a part of the change may remain.
-                    if errno == Errno::EIO {
-                        self.intents.lose(tx.txg());
-                    }
-                    return Err(errno);
-                }
-            };
-            if let Some(given) = given.filter(|given| given.change != PART_OF_A_CHANGE) {
-                tx.pool().note_replayed(&tx, given.change);
-            }
-            if self.intents.wants(tx.txg()) {
-                let intent = operation.intent(&mut change, &held, &done);
-                self.intents.add(tx.txg(), (now, self.has_acls()), &intent);
-            }
-            return operation.end(change, &held, done);
+            return Ok(answer);
         }
+    }
+
+    /// Carries the operation out. `None`: the held state is stale, and nothing was changed.
+    fn attempt<'f, O: Operation>(
+        &'f self,
+        operation: &O,
+        held: &O::Held<'f>,
+        given: Option<Given>,
+        new: &mut Option<InodeRef<'f>>,
+    ) -> Result<Option<O::Answer>, Errno> {
+        let OperationCost { cost, needs } = operation.cost(self, held)?;
+        // A change that is replayed was admitted before.
+        let promise = match !self.is_replaying && self.dataset().quotas().has_limits() {
+            true => self.admit(&operation.charges(self, held)?, cost.writes_back)?,
+            false => None,
+        };
+        if !self.is_replaying && !self.dataset.admits_change(cost.writes_back) {
+            return Err(Errno::EROFS);
+        }
+        let _space =
+            self.intents.promise(operation.record_bytes_max(), &|| Ok(self.set.commit()?), &|ns| {
+                self.set.pool().env().sleep(Duration::from_nanos(ns))
+            })?;
+        let tx = self.begin(cost, &needs)?;
+        if let Some(promise) = promise {
+            promise.join(tx.txg());
+        }
+        let locked = Locked::new(self, O::locks(held));
+        let now = given.map_or_else(|| self.now(), |given| given.now);
+        let given_inode = given.and_then(|given| given.new);
+        let mut change = Change { fs: self, tx: &tx, locked, now, given: given_inode, new };
+        let saved = operation.run(&mut change, held).and_then(|outcome| {
+            if let Outcome::Changed(_) = outcome {
+                change.locked.save(&tx)?;
+            }
+            Ok(outcome)
+        });
+        let done = match saved {
+            Ok(Outcome::Changed(done) | Outcome::Saved(done)) => done,
+            Ok(Outcome::Retry) => return Ok(None),
+            Err(errno) => {
+                // After damage, a part of the change may remain.
+                if errno == Errno::EIO {
+                    self.intents.lose(tx.txg());
+                }
+                return Err(errno);
+            }
+        };
+        if let Some(given) = given.filter(|given| given.change != PART_OF_A_CHANGE) {
+            tx.pool().note_replayed(&tx, given.change);
+        }
+        if self.intents.wants(tx.txg()) {
+            let intent = operation.intent(&mut change, held, &done);
+            self.intents.add(tx.txg(), (now, self.has_acls()), &intent);
+        }
+        operation.end(change, held, done).map(Some)
     }
 }

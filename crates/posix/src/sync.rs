@@ -2,8 +2,11 @@
 
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::inode::Inode;
 use crate::types::Ino;
 use std::sync::atomic::Ordering;
+use terrane_dataset::SyncMode;
+use terrane_object::ObjectError;
 
 impl Fs {
     /// Makes earlier changes of this inode durable. With them all earlier changes of names and attributes become durable,
@@ -16,22 +19,31 @@ impl Fs {
 
     /// The same for a caller that only asks about its own recent changes, not about a predecessor's losses.
     pub fn make_durable(&self, ino: Ino) -> Result<(), Errno> {
-        let inode = self.hold(ino)?;
-        if !inode.is_durable(inode.changes()) {
+        self.make_inode_durable(&*self.hold(ino)?)
+    }
+
+    /// The same. With `sync=disabled` the next commit makes changes durable, so it only reports that none will follow.
+    pub(crate) fn make_inode_durable(&self, inode: &Inode) -> Result<(), Errno> {
+        if self.dataset.sync_mode() == SyncMode::Disabled {
+            self.set.pool().check_running().map_err(ObjectError::Pool)?;
+        } else if !inode.is_durable(inode.changes()) {
             // A change is counted before it is recorded, but under the inode's lock. So what is counted here is in the
             // records that are taken next, and a change that follows is counted as another one.
             let changes = {
                 let _state = inode.read();
                 inode.changes()
             };
-            if !self.may_log() || !self.intents.make_durable(ino) {
+            if !self.may_log() || !self.intents.make_durable(inode.ino) {
                 self.set.commit()?;
             }
             inode.note_durable(changes);
         }
         // Lost in this commit or an earlier one: no later commit brings the changes back.
         if inode.object().has_lost_changes() {
-            log::error!("fsync of inode {ino} failed with EIO: damage made a commit drop its changes");
+            log::error!(
+                "fsync of inode {} failed with EIO: damage made a commit drop its changes",
+                inode.ino
+            );
             return Err(Errno::EIO);
         }
         Ok(())

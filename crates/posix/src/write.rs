@@ -118,6 +118,10 @@ impl Operation for Write<'_> {
         Ok(Outcome::Changed(offset..end))
     }
 
+    fn is_call(&self) -> bool {
+        !self.flags.writes_back
+    }
+
     fn intent(&self, change: &mut Change<'_, '_>, _: &HeldWrite<'_>, written: &Range<u64>) -> Intent<'_> {
         let (ino, offset, kill_suidgid) = (self.ino, written.start, self.flags.kill_suidgid);
         let data = self.data.get(..bytes_of(written)).unwrap_or(self.data);

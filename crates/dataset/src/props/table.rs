@@ -6,8 +6,8 @@ use super::{
     ATIME_WORDS, CAN_MOUNT, CAN_MOUNT_WORDS, COMPRESSION, FAIL_MODE, FAIL_MODE_WORDS, GC_IDLE, GC_POLICY,
     GC_WORDS, MOUNTPOINT, MOUNTPOINT_WORDS, OPEN_ZONES_MAX, Property, QUOTA, READ_ONLY, RECOMPRESS,
     RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, REF_RESERVATION, RESERVATION, SNAPDIR,
-    SNAPDIR_WORDS, SWITCH_WORDS, Scope, WRITE_HINT, idle_window, is_record_size, is_zap_size, number_of,
-    open_zones, parse_idle, print_idle, word_of,
+    SNAPDIR_WORDS, SWITCH_WORDS, SYNC, SYNC_WORDS, Scope, WRITE_HINT, idle_window, is_record_size,
+    is_zap_size, number_of, open_zones, parse_idle, print_idle, word_of,
 };
 use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
@@ -182,6 +182,15 @@ pub static PROPERTIES: &[Property] = &[
         text: None,
         parse: |word| number_of(&SNAPDIR_WORDS, word),
         print: |stored| word_of(&SNAPDIR_WORDS, stored),
+    },
+    Property {
+        name: SYNC,
+        values: &[Word("standard"), Word("always"), Word("disabled")],
+        default: 0,
+        scope: Scope::Inherited,
+        text: None,
+        parse: |word| number_of(&SYNC_WORDS, word),
+        print: |stored| word_of(&SYNC_WORDS, stored),
     },
     bytes_or_none(QUOTA),
     bytes_or_none(REF_QUOTA),
