@@ -4,6 +4,7 @@
 
 mod support;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -247,5 +248,37 @@ fn sync_disabled_as_an_option_of_a_mount_leaves_durability_to_commits() {
     dir.kill_all();
     dir.run("mount tank mnt -o commit=3600", 0);
     assert_eq!(fs::read(dir.path("mnt/synced")).unwrap(), b"bytes");
+    end(&dir);
+}
+
+/// With `sync=always` an exchange is done long before it is answered, so most kills fall in between.
+#[test]
+fn exchanges_are_done_once_while_servers_are_killed() {
+    let Some(dir) = new_pool("kept-exchange", ",sync=always") else { return };
+    let mnt = dir.path("mnt");
+    let names = ["a", "b"].map(|name| mnt.join(name));
+    names.iter().for_each(|path| fs::write(path, path.to_str().unwrap()).unwrap());
+    let inodes = || names.each_ref().map(|path| fs::metadata(path).unwrap().ino());
+    let ([mut a, mut b], done) = (inodes(), AtomicBool::new(false));
+    let count = std::thread::scope(|scope| {
+        let exchanger = scope.spawn(|| {
+            let mut count = 0;
+            while !done.load(Ordering::Relaxed) {
+                renameat_with(CWD, &names[0], CWD, &names[1], RenameFlags::EXCHANGE).unwrap();
+                (a, b) = (b, a);
+                count += 1;
+                assert_eq!(inodes(), [a, b], "exchange {count}");
+            }
+            count
+        });
+        // A server that served for less than a second counts as one that fails, and the next one waits.
+        for _ in 0..7 {
+            std::thread::sleep(Duration::from_millis(1200));
+            dir.kill_server();
+        }
+        done.store(true, Ordering::Relaxed);
+        exchanger.join().unwrap()
+    });
+    assert!(count > 7, "{count} exchanges");
     end(&dir);
 }

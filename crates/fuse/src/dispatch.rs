@@ -22,6 +22,7 @@ mod statahead;
 mod xattr;
 
 use crate::cache_policy::CachePolicy;
+use crate::handover::RenameNotes;
 use crate::launder::Launderer;
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
@@ -54,6 +55,7 @@ pub struct Dispatch {
     launderer: Option<Launderer>,
     mapped: MappedFiles,
     snapshots: Option<Arc<SnapshotDir>>,
+    rename_notes: Option<RenameNotes>,
 }
 
 type Answer = Result<(), Errno>;
@@ -90,6 +92,10 @@ impl Handler for Dispatch {
 
     fn on_answered(&self, call: &Call<'_>, outcome: Answer, reply: &Reply, time: Duration) {
         self.metrics.record_answer(call, outcome, reply, nanoseconds(time));
+    }
+
+    fn on_sent(&self, call: &Call<'_>) {
+        self.forget_rename(call);
     }
 
     fn monotonic_ns(&self) -> u64 {
@@ -181,6 +187,7 @@ impl Dispatch {
             launderer: None,
             mapped: MappedFiles::default(),
             snapshots: None,
+            rename_notes: None,
         }
     }
 
@@ -188,6 +195,11 @@ impl Dispatch {
     /// reported as a hole.
     pub fn with_launderer(self, launderer: Launderer) -> Self {
         Dispatch { launderer: Some(launderer), ..self }
+    }
+
+    /// Notes renames that a successor must not repeat. Without it such a rename that is resent is answered with `EIO`.
+    pub fn with_rename_notes(self, notes: RenameNotes) -> Self {
+        Dispatch { rename_notes: Some(notes), ..self }
     }
 
     /// Shows these snapshots below `.terrane/snapshot` in the root. Without it no such directory exists.
@@ -198,13 +210,7 @@ impl Dispatch {
     /// Answers a request that a dead predecessor may have carried out already: see [`replay`].
     #[cold]
     fn answer_resent(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
-        if replay::is_self_inverse(call.request) {
-            log::warn!(
-                "fuse: RENAME_EXCHANGE resent after a take-over, answered with EIO: it may have been done already"
-            );
-            return Err(Errno(libc::EIO));
-        }
-        if self.has_left_whiteout(call) {
+        if self.is_noted_rename_done(call)? {
             return Ok(());
         }
         self.answer(call, reply).or_else(|errno| {
@@ -215,6 +221,7 @@ impl Dispatch {
 
     /// The dispatch table: which call answers which request.
     fn answer(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
+        self.note_rename(call);
         let (fs, negotiated) = (&*self.fs, call.negotiated);
         let node = self.ino(call.header.nodeid);
         let cred = &cred_of(call);

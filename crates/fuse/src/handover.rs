@@ -14,11 +14,13 @@
 #![expect(unsafe_code, reason = "descriptors by number, and memory that is shared with other processes")]
 
 mod change_ring;
+mod rename_notes;
 mod stream_copy;
 
 use crate::process;
 pub use change_ring::{CHANGE_BYTES_MAX, ChangeRing, KeptChange, KeptChanges, RING_BYTES_MIN};
 use memmap2::MmapRaw;
+pub use rename_notes::{NamedBefore, RenameNotes, UnknownRename};
 use rustix::event::PollFlags;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
@@ -183,7 +185,7 @@ impl Ledger {
     pub fn new(ring_bytes: usize) -> io::Result<Ledger> {
         let file = memory_file("terrane-ledger")?;
         // Sparse: pages are allocated as they are written.
-        file.set_len((LEDGER_BYTES + ring_bytes) as u64)?;
+        file.set_len((LEDGER_BYTES + ring_bytes.max(rename_notes::END)) as u64)?;
         Ledger::map(file)
     }
 
@@ -200,6 +202,13 @@ impl Ledger {
     /// The ring for changes, if it has one.
     pub fn ring(&self) -> Option<&ChangeRing> {
         self.ring.as_ref()
+    }
+
+    /// The notes about renames. `None`: the ledger is of an older version, and has no room for them.
+    ///
+    /// Only the first call in a process knows whether the predecessor kept notes.
+    pub fn rename_notes(&self) -> Option<RenameNotes> {
+        RenameNotes::new(MmapRaw::map_raw(&self.file).ok()?, LEDGER_BYTES)
     }
 
     /// The file of the ledger, to pass to another process.

@@ -68,6 +68,9 @@ pub trait Handler: Send + Sync {
     /// Called after each answer with its outcome and latency, for metrics.
     fn on_answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
 
+    /// Called once the kernel has the answer.
+    fn on_sent(&self, _call: &Call<'_>) {}
+
     /// The clock that times calls, in nanoseconds.
     fn monotonic_ns(&self) -> u64 {
         static START: OnceLock<Instant> = OnceLock::new();
@@ -493,6 +496,7 @@ impl SessionState<'_> {
             }
             self.send(header, outcome, reply);
         }
+        self.handler.on_sent(&call);
     }
 
     fn notify(&self, header: &Header, notification: &[u8]) {

@@ -30,7 +30,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use terrane_dataset::SnapDir;
 use terrane_fuse::handover::{self, Ledger};
-use terrane_fuse::mount::{Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts};
+use terrane_fuse::mount::{
+    Atime, MountError, MountMethod, THREADS_DEFAULT, TableWatch, abort_connection, list_mounts,
+};
 use terrane_fuse::proto::ROOT_ID;
 use terrane_fuse::session::{Drain, Negotiated};
 use terrane_fuse::snapshots::DatasetSnapshots;
@@ -98,7 +100,7 @@ pub struct NewMount {
     pub session: Session,
     pub origin: Origin,
     pub spec: MountSpec,
-    /// The ledger of a new mount, for the holder.
+    /// The file of its ledger. The holder gets that of a new mount.
     pub ledger: Option<File>,
     /// The tags of its snapshots. `None`: a snapshot is mounted.
     pub tags: Option<TagFile>,
@@ -345,11 +347,16 @@ impl NewMount {
             Ok(negotiated) => negotiated,
             Err(failure) => return Err((failure, self.session)),
         };
-        let NewMount { mount, fs, session, origin, spec, tags, .. } = self;
+        let NewMount { mount, fs, session, origin, spec, tags, ledger } = self;
         let read_only = spec.options.read_only || mount.view.pool.is_read_only();
         let dispatch = match self::dispatch(shared, (&mount, fs), &session, &spec.options, tags) {
             Ok(dispatch) => dispatch,
             Err(failure) => return Err((failure, session)),
+        };
+        let notes = ledger.and_then(|file| Ledger::map(file).ok()?.rename_notes());
+        let dispatch = match notes {
+            Some(notes) => dispatch.with_rename_notes(notes),
+            None => dispatch,
         };
         if let Err(failure) = shared.insert(&mount, mount.row()) {
             return Err((failure, session));

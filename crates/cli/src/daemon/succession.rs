@@ -64,6 +64,7 @@ pub struct TakenOver {
     view: OpenPool,
     fs: Arc<Fs>,
     spec: MountSpec,
+    ledger: Option<File>,
 }
 
 /// Opens the file systems of inherited mounts, by number. Mounts whose data set no longer exists are left out, and those
@@ -190,19 +191,21 @@ fn take_over_one(
     if orderly {
         fs.note_clean_handover();
     }
+    let mut file = None;
     if !view.pool.is_read_only() && !view.is_snapshot() {
         let ring_bytes = view.ring_bytes.load(Ordering::Relaxed);
         // One without a ring is of an older version. It is needed only after a crash.
         let ledger = ledger.filter(|ledger| !orderly || ring_bytes == 0 || ledger.ring().is_some());
         let known = ledger.is_some();
-        let file = attach_ledger(&fs, ledger.map_or_else(|| Ledger::new(ring_bytes), Ok)?, list)?;
+        let attached = attach_ledger(&fs, ledger.map_or_else(|| Ledger::new(ring_bytes), Ok)?, list)?;
         if !known && let Some(holder) = FdStore::of_this_process() {
-            holder.store_ledger(number, &file)?;
+            holder.store_ledger(number, &attached)?;
         }
+        file = Some(attached);
     }
     // Last, so that nothing keeps a file system whose mount is given up. No other thread can ask for it yet.
     view.fs.set(Arc::clone(&fs));
-    Ok(TakenOver { view, fs, spec })
+    Ok(TakenOver { view, fs, spec, ledger: file })
 }
 
 /// Keeps what the predecessor negotiated with the kernel for the life of the mount, whatever the properties
@@ -239,7 +242,7 @@ pub fn adopt(
     fd_store::write_facts(&facts_file, &facts)?;
     let mut adopted = Vec::new();
     for (number, InheritedMount { connection, facts, tags, .. }) in mounts {
-        let Some(TakenOver { view, fs, spec }) = taken.remove(&number) else {
+        let Some(TakenOver { view, fs, spec, ledger }) = taken.remove(&number) else {
             let dropped = FdStore::of_this_process().map(|holder| holder.drop_mount(number));
             // An error must not leave this function: mounts that were adopted already would be unmounted.
             log_failure(dropped.transpose(), &facts.dir);
@@ -251,7 +254,7 @@ pub fn adopt(
         let Some(mount) = log_failure(found, &facts.dir) else { continue };
         let origin = Origin::Inherited(facts.negotiated);
         let tags = log_failure(inherited_tags(&mount, tags), &facts.dir).flatten();
-        adopted.push(NewMount { mount, fs, session, origin, spec, ledger: None, tags });
+        adopted.push(NewMount { mount, fs, session, origin, spec, ledger, tags });
     }
     if adopted.is_empty() {
         return Err(Failure("no mount could be taken over; see the log".to_owned()));

@@ -15,7 +15,8 @@
 
 use super::{Answer, Dispatch, O_TRUNC, cred_of};
 use crate::entry_words::SET_ENTRY_WORDS;
-use crate::proto::{IoctlOut, Request};
+use crate::handover::{NamedBefore, UnknownRename};
+use crate::proto::{self, IoctlOut, Request};
 use crate::reply::Reply;
 use crate::session::Call;
 use terrane_posix::{Attr, Cred, Errno, Ino, RENAME_EXCHANGE, RENAME_WHITEOUT, SetAttr, mode};
@@ -24,9 +25,15 @@ const ENOENT: Errno = Errno(libc::ENOENT);
 const EEXIST: Errno = Errno(libc::EEXIST);
 const O_EXCL: u32 = libc::O_EXCL.cast_unsigned();
 
-/// Whether carrying out the request twice undoes it. Then nothing shows whether it was done once.
-pub(super) fn is_self_inverse(request: &Request<'_>) -> bool {
-    matches!(request, Request::Rename { flags, .. } if flags & RENAME_EXCHANGE != 0)
+/// Whether a second run of the request does something else than the first, and finds nothing that shows it: an exchange undoes
+/// itself, and a rename that leaves a whiteout may move that.
+fn is_noted(request: &Request<'_>) -> bool {
+    matches!(request, Request::Rename { flags, .. } if flags & (RENAME_EXCHANGE | RENAME_WHITEOUT) != 0)
+}
+
+/// The id of a request, however often it is sent.
+fn id_of(call: &Call<'_>) -> u64 {
+    call.header.unique & !proto::UNIQUE_RESENT
 }
 
 impl Dispatch {
@@ -88,17 +95,60 @@ impl Dispatch {
         }
     }
 
-    /// Whether a rename with RENAME_WHITEOUT has been done: its whiteout exists. A second run would move the
-    /// whiteout over the file that it moved.
-    pub(super) fn has_left_whiteout(&self, call: &Call<'_>) -> bool {
-        let Request::Rename { name, flags, .. } = *call.request else { return false };
-        if flags & RENAME_WHITEOUT == 0 {
-            return false;
+    /// Notes what the names of a rename mean before it begins, for a successor.
+    pub(super) fn note_rename(&self, call: &Call<'_>) {
+        if let (Request::Rename { name, new_dir, new_name, .. }, true, Some(notes)) =
+            (*call.request, is_noted(call.request), &self.rename_notes)
+            // Without both answers the rename fails as well.
+            && let (Ok(source), Ok(target)) =
+                (self.ino_at(self.ino(call.header.nodeid), name), self.ino_at(self.ino(new_dir), new_name))
+        {
+            notes.note(id_of(call), NamedBefore { source, target });
         }
-        self.fs.lookup(self.ino(call.header.nodeid), name).is_ok_and(|there| {
-            self.fs.forget(there.ino, 1);
-            is_kind(&there, mode::S_IFCHR) && there.rdev == 0
-        })
+    }
+
+    /// The kernel has the answer.
+    pub(super) fn forget_rename(&self, call: &Call<'_>) {
+        if let (true, Some(notes)) = (is_noted(call.request), &self.rename_notes) {
+            notes.forget(id_of(call));
+        }
+    }
+
+    /// Whether a predecessor has carried out a rename that is resent. The kernel holds the locks of both directories until it has the
+    /// answer. So the names mean what they meant before, or what the rename made of them.
+    ///
+    /// `EIO`: that is unknown.
+    pub(super) fn is_noted_rename_done(&self, call: &Call<'_>) -> Result<bool, Errno> {
+        let Request::Rename { name, new_dir, new_name, flags } = *call.request else { return Ok(false) };
+        if !is_noted(call.request) || !self.fs.may_be_carried_out() {
+            return Ok(false);
+        }
+        let found = self.rename_notes.as_ref().ok_or(UnknownRename).and_then(|notes| notes.find(id_of(call)));
+        let Ok(found) = found else {
+            log::warn!(
+                "fuse: rename resent after a take-over, answered with EIO: it may have been done already"
+            );
+            return Err(Errno(libc::EIO));
+        };
+        // Two names of one inode: POSIX requires that nothing happens.
+        let Some(before) = found.filter(|before| before.source != before.target) else { return Ok(false) };
+        let source_is_moved = self.ino_at(self.ino(new_dir), new_name)? == before.source;
+        let is_exchange = flags & RENAME_EXCHANGE != 0;
+        Ok(source_is_moved
+            && (!is_exchange || self.ino_at(self.ino(call.header.nodeid), name)? == before.target))
+    }
+
+    /// The inode that a name means. 0: there is none.
+    fn ino_at(&self, dir: Ino, name: &[u8]) -> Result<Ino, Errno> {
+        match self.fs.lookup(dir, name) {
+            Ok(there) => {
+                // The kernel did not do this lookup, so it is not counted.
+                self.fs.forget(there.ino, 1);
+                Ok(there.ino)
+            }
+            Err(ENOENT) => Ok(0),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Looks up the name and counts that as a lookup by the kernel, if it is what the request would have

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRKEPT");
-/// Bytes of the head.
+/// Bytes of the head. Its second half has the notes about renames.
 const HEAD_BYTES: usize = 4096;
 /// Bytes in front of an entry's change.
 const ENTRY_HEAD_BYTES: usize = 32;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::MountOptions;
 use crate::entry_words::EntryWordsArg;
+use crate::handover::Ledger;
 use crate::proto::{self, CreateIn, Dialect, Header, IoctlIn};
 use crate::session::{Handler, Negotiated};
 use std::sync::Arc;
@@ -104,12 +105,6 @@ fn what_was_done_and_not_answered_is_answered_when_it_is_asked_again() {
     let to = |new_name, flags| Request::Rename { name: b"file", new_dir: 1, new_name, flags };
     twice(&dispatch, to(b"moved", terrane_posix::RENAME_NOREPLACE));
     assert_eq!(fs.lookup(fs.root(), b"moved").unwrap().ino, nodeid);
-    // The whiteout that it left must not be moved over the file.
-    let leave = Request::Rename { name: b"moved", new_dir: 1, new_name: b"again", flags: RENAME_WHITEOUT };
-    twice(&dispatch, leave);
-    assert_eq!(fs.lookup(fs.root(), b"again").unwrap().ino, nodeid);
-    let left = fs.lookup(fs.root(), b"moved").unwrap();
-    assert_eq!((left.mode, left.rdev), (mode::S_IFCHR, 0));
     twice(&dispatch, Request::Unlink { name: b"moved" });
     twice(&dispatch, Request::Rmdir { name: b"dir" });
 }
@@ -206,16 +201,107 @@ fn what_stood_there_before_is_not_taken_for_its_own_work() {
     assert_eq!(fs.getattr(old).unwrap().size, 0);
 }
 
+/// Servers that follow each other on one file system, and the ledger that outlives them.
+struct Mount {
+    fs: Arc<Fs>,
+    ledger: Ledger,
+}
+
+impl Mount {
+    fn new() -> Mount {
+        let mount = Mount { fs: served().1, ledger: Ledger::new(0).unwrap() };
+        // The first server begins to note.
+        mount.next();
+        mount
+    }
+
+    /// The next server takes over from one that died.
+    fn next(&self) -> Dispatch {
+        let lost = [(7777, terrane_posix::Loss::default())].into();
+        let fs = Fs::take_over(Arc::clone(self.fs.dataset()), lost).unwrap();
+        let ledger = Ledger::map(self.ledger.file().try_clone().unwrap()).unwrap();
+        Dispatch::new(fs, &MountOptions::default(), Arc::default())
+            .with_rename_notes(ledger.rename_notes().unwrap())
+    }
+
+    fn file(&self, name: &[u8]) -> Ino {
+        let ino = self.fs.create(self.fs.root(), name, FILE, &Cred::default()).unwrap().ino;
+        self.fs.sync().unwrap();
+        ino
+    }
+
+    fn inodes(&self, dispatch: &Dispatch) -> [Ino; 2] {
+        [&b"a"[..], b"b"].map(|name| dispatch.ino_at(dispatch.fs.root(), name).unwrap())
+    }
+}
+
+fn rename(flags: u32) -> Request<'static> {
+    Request::Rename { name: b"a", new_dir: 1, new_name: b"b", flags }
+}
+
+/// Servers die before they have done it, after they have done it, and after they have said so.
 #[test]
-fn an_exchange_is_not_done_twice() {
-    let (dispatch, fs) = served();
-    let [a, b] =
-        [&b"a"[..], b"b"].map(|name| fs.create(fs.root(), name, FILE, &Cred::default()).unwrap().ino);
-    let exchange = Request::Rename { name: b"a", new_dir: 1, new_name: b"b", flags: RENAME_EXCHANGE };
-    ask(&dispatch, false, exchange).unwrap();
+fn an_exchange_is_done_once_however_many_servers_die() {
+    let mount = Mount::new();
+    let (a, b) = (mount.file(b"a"), mount.file(b"b"));
+    let exchange = rename(RENAME_EXCHANGE);
+    // Before it was noted, and after that.
+    let first = mount.next();
+    let header = Header { opcode: 0, unique: 2, nodeid: proto::ROOT_ID, uid: 0, gid: 0, pid: 0 };
+    let call = Call { header: &header, request: &exchange, negotiated: &AGREED };
+    first.note_rename(&call);
+    assert_eq!(mount.inodes(&first), [a, b]);
+    drop(first);
+    let second = mount.next();
+    ask(&second, true, exchange).unwrap();
+    assert_eq!(mount.inodes(&second), [b, a], "it was noted, and is done now");
+    second.fs.sync().unwrap();
+    for _ in 0..3 {
+        let next = mount.next();
+        ask(&next, true, exchange).unwrap();
+        assert_eq!(mount.inodes(&next), [b, a], "it is not done again");
+    }
+    let next = mount.next();
+    next.on_sent(&call);
+    // Another one of this caller.
+    ask(&next, false, exchange).unwrap();
+    next.on_sent(&call);
+    assert_eq!(mount.inodes(&next), [a, b]);
+    next.fs.sync().unwrap();
+    // No server has begun it.
+    let next = mount.next();
+    ask(&next, true, exchange).unwrap();
+    assert_eq!(mount.inodes(&next), [b, a]);
+}
+
+#[test]
+fn what_a_rename_with_a_whiteout_did_is_known_although_it_moved_a_whiteout() {
+    let mount = Mount::new();
+    let old = mount.fs.mknod(mount.fs.root(), b"a", mode::S_IFCHR, 0, &Cred::default()).unwrap().ino;
+    mount.fs.sync().unwrap();
+    let leave = rename(RENAME_WHITEOUT);
+    // Nothing was begun.
+    let first = mount.next();
+    ask(&first, true, leave).unwrap();
+    let [left, moved] = mount.inodes(&first);
+    assert!(moved == old && left != old && left != 0);
+    first.fs.sync().unwrap();
+    let second = mount.next();
+    ask(&second, true, leave).unwrap();
+    assert_eq!(mount.inodes(&second), [left, moved], "the whiteout that it left is not moved");
+}
+
+#[test]
+fn without_notes_of_the_predecessor_an_exchange_is_refused() {
+    let (dispatch, _, file) = served_after(b"x");
+    let exchange = Request::Rename { name: b"file", new_dir: 1, new_name: b"other", flags: RENAME_EXCHANGE };
     assert_eq!(ask(&dispatch, true, exchange), Err(Errno(libc::EIO)));
-    assert_eq!(fs.lookup(fs.root(), b"a").unwrap().ino, b);
-    assert_eq!(fs.lookup(fs.root(), b"b").unwrap().ino, a);
+    assert_eq!(dispatch.ino_at(dispatch.fs.root(), b"file"), Ok(file));
+    // One that stepped back has answered all that it had begun.
+    dispatch.fs.note_clean_handover();
+    dispatch.fs.mark_losses_read();
+    ask(&dispatch, true, exchange).unwrap();
+    assert_eq!(dispatch.ino_at(dispatch.fs.root(), b"other"), Ok(file));
 }
 
 /// The answer carries no times, so the kernel must drop those that it has: the first request may have changed them.
