@@ -58,6 +58,11 @@ impl Pool {
         Ok(target)
     }
 
+    /// Begins to commit all changes made before the call. Does not wait.
+    pub fn request_commit(&self) {
+        self.admission.request_commit();
+    }
+
     /// Waits until `txg` is durable, and starts its commit if necessary.
     pub fn commit_txg(self: &Arc<Self>, txg: Txg) -> Result<(), PoolError> {
         if self.read_only {

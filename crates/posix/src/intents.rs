@@ -77,6 +77,11 @@ pub trait ChangeKeeper: Send + Sync {
     /// Promises space for a change of so many bytes. False: there is none until older changes are durable.
     fn reserve(&self, bytes: usize) -> bool;
 
+    /// Whether at least half of the space is taken or promised.
+    fn is_half_taken(&self) -> bool {
+        false
+    }
+
     /// Gives a promise back.
     fn unreserve(&self, bytes: usize);
 
@@ -111,6 +116,8 @@ pub(crate) trait IntentLog: Send + Sync {
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
     /// See [`Pool::want_log`].
     fn want(&self) {}
+    /// See [`Pool::request_commit`].
+    fn request_commit(&self) {}
     /// See [`Pool::has_log_failed`].
     fn has_failed(&self, ticket: Ticket) -> bool;
     /// See [`Pool::wait_logged`].
@@ -141,6 +148,10 @@ impl IntentLog for PoolLog {
 
     fn want(&self) {
         self.0.want_log();
+    }
+
+    fn request_commit(&self) {
+        self.0.request_commit();
     }
 
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket> {
@@ -312,12 +323,14 @@ pub(crate) struct Intents {
     /// Newest txg of a change whose record is lost: until it is durable, no record may be logged. Changes under the lock of
     /// `lists`, except where nothing is recorded.
     lost_txg: AtomicU64,
+    /// The durable txg when a commit was last requested because half of the keeper's space was taken.
+    requested_at: AtomicU64,
 }
 
 impl Intents {
     pub fn new(log: Box<dyn IntentLog>, set: ObjsetId) -> Self {
         let (lists, keeper, lost_txg) = (Mutex::default(), OnceLock::new(), AtomicU64::new(0));
-        Intents { log, set, lists, keeper, lost_txg }
+        Intents { log, set, lists, keeper, lost_txg, requested_at: AtomicU64::new(u64::MAX) }
     }
 
     /// From now on all changes are kept.
@@ -360,7 +373,21 @@ impl Intents {
                 }
             }
         }
+        if let Some(keeper) = keeper.filter(|keeper| keeper.is_half_taken()) {
+            self.free_half(keeper);
+        }
         Ok(Promise { keeper, bytes })
+    }
+
+    /// Begins a commit, so that the other half of the keeper's space is taken while it runs. Until a txg is durable, no other one is
+    /// requested.
+    #[cold]
+    fn free_half(&self, keeper: &dyn ChangeKeeper) {
+        let synced = self.log.synced_txg();
+        keeper.release(Txg(synced));
+        if keeper.is_half_taken() && self.requested_at.swap(synced, Ordering::Relaxed) != synced {
+            self.log.request_commit();
+        }
     }
 
     /// Whether a change of this txg is to be recorded, for the log or because it is kept.
@@ -569,5 +596,106 @@ impl Intents {
             drop(lost);
         }
         waited.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    /// A pool that commits when a test says so, and counts requests.
+    #[derive(Default)]
+    struct Counted {
+        synced: AtomicU64,
+        requests: AtomicUsize,
+        waits: AtomicUsize,
+    }
+
+    impl IntentLog for Arc<Counted> {
+        fn next_change(&self) -> u64 {
+            1
+        }
+
+        fn bytes_max(&self) -> usize {
+            0
+        }
+
+        fn log(&self, _: Vec<u8>, _: Txg) -> Option<Ticket> {
+            None
+        }
+
+        fn request_commit(&self) {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn has_failed(&self, _: Ticket) -> bool {
+            false
+        }
+
+        fn wait(&self, _: Ticket) -> Result<(), LogFailed> {
+            Err(LogFailed)
+        }
+
+        fn synced_txg(&self) -> u64 {
+            self.synced.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Space for so many changes, whose txgs it remembers.
+    struct Slots(Mutex<Vec<u64>>, usize);
+
+    impl ChangeKeeper for Arc<Slots> {
+        fn reserve(&self, _: usize) -> bool {
+            self.0.lock().len() < self.1
+        }
+
+        fn is_half_taken(&self) -> bool {
+            self.0.lock().len() >= self.1 / 2
+        }
+
+        fn unreserve(&self, _: usize) {}
+
+        fn keep(&self, txg: Txg, _: u64, _: &[&[u8]]) {
+            self.0.lock().push(txg.0);
+        }
+
+        fn release(&self, durable: Txg) {
+            self.0.lock().retain(|txg| *txg > durable.0);
+        }
+    }
+
+    #[test]
+    fn a_commit_is_requested_once_when_half_of_the_space_is_taken() {
+        let pool = Arc::new(Counted::default());
+        let slots = Arc::new(Slots(Mutex::default(), 100));
+        let intents = Intents::new(Box::new(Arc::clone(&pool)), ObjsetId(1));
+        intents.set_keeper(Box::new(Arc::clone(&slots)));
+        let commit = || -> Result<(), Errno> {
+            pool.waits.fetch_add(1, Ordering::Relaxed);
+            pool.synced.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let change = |txg| {
+            drop(intents.promise(10, &commit, &|_| panic!("no other caller has a promise")).unwrap());
+            slots.keep(Txg(txg), 0, &[]);
+        };
+        let counts = || (pool.requests.load(Ordering::Relaxed), pool.waits.load(Ordering::Relaxed));
+        (0..50).for_each(|_| change(1));
+        assert_eq!(counts(), (0, 0), "less than half was taken");
+        (0..25).for_each(|_| change(1));
+        assert_eq!(counts(), (1, 0), "once");
+        // Writers went on in the next txg while that commit ran.
+        (0..20).for_each(|_| change(2));
+        pool.synced.store(1, Ordering::Relaxed);
+        (0..30).for_each(|_| change(2));
+        assert_eq!((counts(), slots.0.lock().len()), ((1, 0), 50), "the first half was given back");
+        (0..10).for_each(|_| change(2));
+        assert_eq!(counts(), (2, 0), "once for each half");
+        // The commit is slow: writers use all that is left, and wait at the end.
+        (0..40).for_each(|_| change(3));
+        assert_eq!(counts(), (2, 0));
+        change(3);
+        assert_eq!(counts().1, 1);
     }
 }

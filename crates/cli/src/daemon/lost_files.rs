@@ -34,6 +34,10 @@ impl terrane_posix::ChangeKeeper for KeptInRing {
         self.ring().reserve(bytes)
     }
 
+    fn is_half_taken(&self) -> bool {
+        self.ring().is_half_taken()
+    }
+
     fn unreserve(&self, bytes: usize) {
         self.ring().unreserve(bytes);
     }

@@ -19,7 +19,7 @@ use super::stream_copy;
 use memmap2::MmapRaw;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRKEPT");
 /// Bytes of the head. Its second half has the notes about renames.
@@ -99,6 +99,8 @@ pub struct ChangeRing {
     start: usize,
     bytes: usize,
     space: Mutex<Space>,
+    /// At least half of the space is taken or promised.
+    is_half_taken: AtomicBool,
 }
 
 fn entry_bytes(change: usize) -> usize {
@@ -110,7 +112,13 @@ impl ChangeRing {
     pub(super) fn new(map: MmapRaw, start: usize) -> Option<ChangeRing> {
         let bytes = map.len().checked_sub(start)?.checked_sub(HEAD_BYTES)? / 8 * 8;
         let fits = bytes >= RING_BYTES_MIN && start.is_multiple_of(8);
-        fits.then(|| ChangeRing { map, start, bytes, space: Mutex::default() })
+        fits.then(|| ChangeRing {
+            map,
+            start,
+            bytes,
+            space: Mutex::default(),
+            is_half_taken: AtomicBool::new(false),
+        })
     }
 
     fn word_at(&self, offset: usize) -> &AtomicU64 {
@@ -142,6 +150,17 @@ impl ChangeRing {
         self.word(Word::Set).store(set, Ordering::Release);
         self.word(Word::Magic).store(MAGIC, Ordering::Release);
         *space = Space { reserved: space.reserved, ..Space::default() };
+        self.note_taken(&space);
+    }
+
+    /// Whether at least half of the space is taken or promised. It is a good time to commit: later callers would wait for that.
+    pub fn is_half_taken(&self) -> bool {
+        self.is_half_taken.load(Ordering::Relaxed)
+    }
+
+    fn note_taken(&self, space: &Space) {
+        let used = usize::try_from(space.head - space.tail).unwrap_or(usize::MAX);
+        self.is_half_taken.store(used.saturating_add(space.reserved) >= self.bytes / 2, Ordering::Relaxed);
     }
 
     /// Promises space for a change of so many bytes. False: there is none until older changes are durable.
@@ -152,6 +171,7 @@ impl ChangeRing {
         let fits = used + space.reserved + entry_bytes(bytes) + CHANGE_BYTES_MAX <= self.bytes;
         if fits {
             space.reserved += entry_bytes(bytes);
+            self.note_taken(&space);
         }
         fits
     }
@@ -212,6 +232,7 @@ impl ChangeRing {
             space.tail = end;
         }
         self.word(Word::Tail).store(space.tail, Ordering::Release);
+        self.note_taken(&space);
     }
 
     /// What the server that ended had not committed. `None`: it never kept a change here, or what it kept makes no sense.
@@ -384,6 +405,34 @@ mod tests {
         let found = successor.read().unwrap();
         assert!(!found.is_complete);
         assert!(found.changes.len() as u64 >= promised);
+    }
+
+    #[test]
+    fn a_ring_tells_when_half_of_it_is_taken() {
+        let [server, _] = rings();
+        server.begin(1, 1);
+        let mut oldest = 0;
+        for lap in 1..=3 {
+            let mut change = lap * 1000;
+            while !server.is_half_taken() {
+                change += 1;
+                assert!(server.reserve(100_000));
+                keep(&server, change, change, 100_000);
+                server.unreserve(100_000);
+            }
+            let taken = (change - lap * 1000) as usize * 100_000;
+            assert!((RING_BYTES_MIN / 3..RING_BYTES_MIN * 6 / 10).contains(&taken), "{taken} in lap {lap}");
+            // Half of that is durable.
+            server.release(lap * 1000 + (change - lap * 1000) / 2);
+            assert!(!server.is_half_taken());
+            assert!(server.reserve(RING_BYTES_MIN / 3), "what is promised counts");
+            assert!(server.is_half_taken());
+            server.unreserve(RING_BYTES_MIN / 3);
+            server.release(change);
+            assert!(!server.is_half_taken());
+            oldest = change;
+        }
+        assert!(oldest > 3000);
     }
 
     #[test]
