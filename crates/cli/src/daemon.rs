@@ -324,6 +324,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     let open_pool = OpenPool::open_known(&plan.target, &import, known.unwrap_or_default())?;
     let open_pool = kept.replay(open_pool, plan.inherited.as_mut())?;
     open_pool.ring_bytes.store(plan.ring_bytes, Ordering::Relaxed);
+    open_pool.request_threads.store(plan.memory.request_threads(), Ordering::Relaxed);
     let pool = Arc::clone(&open_pool.pool);
     if let Some(path) = &plan.record
         && let Err(failure) = start_recording(&pool, path)

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use terrane_fuse::mount::THREADS_DEFAULT;
 use terrane_pool::{ImportOptions, MemoryBounds, Pool};
 use terrane_posix::Fs;
 
@@ -30,6 +31,10 @@ pub const BYTES_MIN: u64 = 128 << 20;
 /// Bounds of [`MemoryBudget::ring_bytes`].
 const RING_BYTES_LEAST: usize = 16 << 20;
 const RING_BYTES_MOST: usize = 128 << 20;
+/// What each thread of a mount reads a request into.
+const REQUEST_BUFFER_BYTES: u64 = 1 << 20;
+/// Fewest threads of a mount without the option `threads`.
+const THREADS_LEAST: usize = 8;
 /// Larger than any machine, and sums of it fit 64 bits.
 const BYTES_MAX: u64 = 1 << 50;
 /// Maximum of the default.
@@ -91,6 +96,11 @@ impl MemoryBudget {
         usize::try_from(self.0 / 8).unwrap_or(usize::MAX).clamp(RING_BYTES_LEAST, RING_BYTES_MOST)
     }
 
+    /// Threads whose buffers for requests take a 32nd of the memory.
+    pub fn request_threads(self) -> usize {
+        usize::try_from(self.0 / 32 / REQUEST_BUFFER_BYTES).unwrap_or(usize::MAX)
+    }
+
     fn cache_max(self) -> u64 {
         self.0 / 2
     }
@@ -138,6 +148,12 @@ impl MemoryBudget {
         }
         if pressure >= PRESSURE_LOW { next.min(now) } else { next }
     }
+}
+
+/// Threads of a mount without the option `threads`, beside so many other mounts; `all` is [`MemoryBudget::request_threads`].
+/// A mount serves as many callers that wait for `fsync` as it has threads. But each takes memory, and a pool may have many mounts.
+pub fn threads_of_mount(all: usize, others: usize) -> usize {
+    (all / (others + 1)).clamp(THREADS_LEAST, THREADS_DEFAULT)
 }
 
 fn kilobytes(line: &str, name: &str) -> Option<u64> {
@@ -290,6 +306,17 @@ mod tests {
         assert_eq!(memory.next_cache_max(8 << 30, max), (1 << 30) / FLOOR_DIVISOR, "never nothing");
         assert_eq!(memory.next_cache_max(0, max), max, "never more than its share");
         assert_eq!(memory.next_cache_max(800 << 20, 2 * max), max, "nor what a larger bound allowed");
+    }
+
+    #[test]
+    fn a_mount_has_fewer_threads_where_memory_is_small_or_mounts_are_many() {
+        let threads = |mebibytes: u64, others| {
+            threads_of_mount(MemoryBudget::of(mebibytes << 20).request_threads(), others)
+        };
+        assert_eq!([128, 256, 384, 512, 4096].map(|memory| threads(memory, 0)), [8, 8, 12, 16, 16]);
+        assert_eq!([0, 1, 7, 9, 99].map(|others| threads(4096, others)), [16, 16, 16, 12, 8]);
+        let all: usize = (0..100).map(|others| threads(1024, others)).sum();
+        assert!(all < 100 * THREADS_LEAST + 32, "{all}");
     }
 
     #[test]

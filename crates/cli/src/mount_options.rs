@@ -173,7 +173,7 @@ mod tests {
                 && !options.remount
                 && !options.import.discard
         );
-        assert_eq!((options.mount.threads, options.memory), (5, Some(MemoryBudget::of(256 << 20))));
+        assert_eq!((options.mount.threads, options.memory), (Some(5), Some(MemoryBudget::of(256 << 20))));
         assert_eq!(
             (options.import.commit_period, options.import.rewind),
             (Duration::from_secs(7), Some(Txg(12)))

@@ -51,6 +51,8 @@ pub struct OpenPool {
     pub memory: Arc<OnceLock<Arc<MemoryLimit>>>,
     /// Bytes of a ring in which a mount keeps changes for a successor. 0: none is kept.
     pub ring_bytes: Arc<AtomicUsize>,
+    /// Threads that all mounts together have without options, beside those that each has at least.
+    pub request_threads: Arc<AtomicUsize>,
 }
 
 /// An open data set. A rollback replaces it.
@@ -286,6 +288,7 @@ impl OpenPool {
                     mounts: MountTable::default(),
                     memory: Arc::default(),
                     ring_bytes: Arc::default(),
+                    request_threads: Arc::default(),
                 })
             }
             Err(failure) => {

@@ -20,7 +20,7 @@ pub use drain::Drain;
 pub use negotiate::{Negotiated, WantedFeatures};
 
 use crate::forget;
-use crate::mount::{Mount, MountOptions, UnmountHandle};
+use crate::mount::{Mount, MountOptions, THREADS_DEFAULT, UnmountHandle};
 use crate::notify::{self, Notifier};
 use crate::proto::{self, Header, ParseError, Request};
 use crate::reply;
@@ -109,7 +109,7 @@ impl From<&MountOptions> for SessionConfig {
             acls: options.acls && options.xattrs && options.default_permissions,
             idmaps: options.default_permissions,
         };
-        SessionConfig { threads: options.threads, wanted_features }
+        SessionConfig { threads: options.threads.unwrap_or(THREADS_DEFAULT), wanted_features }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::fd_store::{FdStore, MountFacts};
 use crate::idle;
 use crate::jobs::run_job;
+use crate::memory;
 use crate::mount_options::ParsedOptions;
 use crate::open_pool::{MountedAt, OpenPool};
 use crate::query::{Setting, validate_setting};
@@ -30,9 +31,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use terrane_dataset::SnapDir;
 use terrane_fuse::handover::{self, Ledger};
-use terrane_fuse::mount::{
-    Atime, MountError, MountMethod, THREADS_DEFAULT, TableWatch, abort_connection, list_mounts,
-};
+use terrane_fuse::mount::{Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts};
 use terrane_fuse::proto::ROOT_ID;
 use terrane_fuse::session::{Drain, Negotiated};
 use terrane_fuse::snapshots::DatasetSnapshots;
@@ -301,10 +300,16 @@ fn note_dropped(helper: Child, name: &str, what: &str) {
     }
 }
 
+/// The threads of a mount beside so many others, if its options name no number.
+pub fn threads_by_default(view: &OpenPool, others: usize) -> usize {
+    memory::threads_of_mount(view.request_threads.load(Ordering::Relaxed), others)
+}
+
 /// Makes the first mount of this process.
 pub fn mount_here(view: OpenPool, fs: Arc<Fs>, spec: MountSpec) -> Outcome<NewMount> {
     let ledger = new_ledger(&view, &fs)?;
-    let options = spec.options.clone().with_dataset_options(&view.dataset());
+    let mut options = spec.options.clone().with_dataset_options(&view.dataset());
+    options.threads.get_or_insert(threads_by_default(&view, 0));
     let session = Session::mount(&spec.dir, &options)?;
     let dev = list_mounts()?.into_iter().rfind(|row| row.dir == spec.dir).map(|row| row.dev);
     let when = (dev.unwrap_or_default(), clock::seconds());

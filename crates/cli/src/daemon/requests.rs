@@ -1,6 +1,6 @@
 //! Requests of commands to a server, over its control socket.
 
-use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_ledger};
+use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_ledger, threads_by_default};
 use super::{Shared, ending, rollback, succession};
 use crate::clock;
 use crate::control::{ClientConnection, Command, MountRequest};
@@ -185,7 +185,8 @@ fn serve_added(
     }
     let fs = view.fs()?;
     let ledger = new_ledger(&view, &fs)?;
-    let options = spec.options.clone().with_dataset_options(&view.dataset());
+    let mut options = spec.options.clone().with_dataset_options(&view.dataset());
+    options.threads.get_or_insert(threads_by_default(&view, shared.mounts().len()));
     let number = {
         let mut lifecycle = shared.lifecycle();
         lifecycle.next_number += 1;

@@ -10,7 +10,7 @@
 
 use super::Shared;
 use super::lost_files::{Losses, attach_ledger};
-use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_tags};
+use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_tags, threads_by_default};
 use crate::control::ClientConnection;
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
@@ -248,7 +248,9 @@ pub fn adopt(
             log_failure(dropped.transpose(), &facts.dir);
             continue;
         };
-        let session = Session::new(Mount::adopt(connection, &facts.dir), SessionConfig::from(&spec.options));
+        let mut options = spec.options.clone();
+        options.threads.get_or_insert(threads_by_default(&view, adopted.len()));
+        let session = Session::new(Mount::adopt(connection, &facts.dir), SessionConfig::from(&options));
         let found = MountedSet::new(number, view, &session, facts.dir.clone(), (facts.dev, facts.since));
         // This one ends, and the others go on.
         let Some(mount) = log_failure(found, &facts.dir) else { continue };

@@ -48,8 +48,8 @@ pub struct MountOptions {
     /// Access control lists are served, and the kernel checks them; only with `xattrs` and
     /// `default_permissions`.
     pub acls: bool,
-    /// Threads that read requests, 3..=64.
-    pub threads: usize,
+    /// Threads that read requests, 3..=64. `None`: [`THREADS_DEFAULT`].
+    pub threads: Option<usize>,
     /// Background requests that the kernel may have in flight (prefetch, write-back of mappings), 1..=65535.
     pub max_background: u16,
 }
@@ -122,7 +122,7 @@ impl fmt::Display for OptionError {
 impl std::error::Error for OptionError {}
 
 /// Threads that read requests, by default.
-pub const THREADS_DEFAULT: usize = 8;
+pub const THREADS_DEFAULT: usize = 16;
 /// One that may wait, two that may not.
 pub const THREADS_MIN: usize = 3;
 /// Largest accepted number of threads that read requests.
@@ -146,7 +146,7 @@ impl Default for MountOptions {
             uring: false,
             xattrs: true,
             acls: false,
-            threads: THREADS_DEFAULT,
+            threads: None,
             max_background: 64,
         }
     }
@@ -266,7 +266,7 @@ impl MountOptions {
             "threads" => {
                 let threads =
                     value.parse().ok().filter(|threads| (THREADS_MIN..=THREADS_MAX).contains(threads));
-                self.threads = threads.ok_or(refuse("a count from 3 to 64"))?;
+                self.threads = Some(threads.ok_or(refuse("a count from 3 to 64"))?);
             }
             "max_background" => {
                 let count = value.parse().ok().filter(|count| *count > 0);
@@ -375,7 +375,7 @@ mod tests {
             "rw,noatime,nofail,_netdev,x-systemd.automount,X-mount.mkdir=0755,threads=4,attr_timeout=1.5,",
         )
         .unwrap();
-        assert_eq!((options.atime, options.threads), (Atime::Never, 4));
+        assert_eq!((options.atime, options.threads), (Atime::Never, Some(4)));
         assert_eq!(options.cache.attr, Duration::from_millis(1500));
         for word in
             "zfsutil threads=2 threads=many entry_timeout=-1 max_background=0 ro=1 fd=3 writeback".split(' ')
