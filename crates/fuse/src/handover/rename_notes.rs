@@ -14,6 +14,7 @@
 
 use memmap2::MmapRaw;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRNOTE");
@@ -42,8 +43,8 @@ pub struct RenameNotes {
     head: usize,
     /// The predecessor noted each such rename, so one without a note was not begun.
     predecessor_noted: bool,
-    /// Which notes are of requests of this process that are not answered.
-    own: Mutex<[bool; NOTES]>,
+    /// Requests of this process that have a note.
+    own: Mutex<BTreeSet<u64>>,
 }
 
 impl RenameNotes {
@@ -51,8 +52,7 @@ impl RenameNotes {
     pub(super) fn new(map: MmapRaw, head: usize) -> Option<RenameNotes> {
         let fits = head.is_multiple_of(8) && head.checked_add(END)? <= map.len();
         fits.then(|| {
-            let mut notes =
-                RenameNotes { map, head, predecessor_noted: false, own: Mutex::new([false; NOTES]) };
+            let mut notes = RenameNotes { map, head, predecessor_noted: false, own: Mutex::default() };
             notes.predecessor_noted = notes.word(0).swap(MAGIC, Ordering::AcqRel) == MAGIC;
             notes
         })
@@ -78,7 +78,7 @@ impl RenameNotes {
     /// Notes what two names mean before the rename of this id begins. Ids are not 0.
     pub fn note(&self, id: u64, before: NamedBefore) {
         let mut own = self.own.lock();
-        let places = || (0..NOTES).filter(|index| !own[*index]);
+        let places = || (0..NOTES).filter(|index| !own.contains(&self.id_at(*index)));
         // One that is not ours is of a predecessor: either its request comes again, or it was answered.
         let place = places().find(|index| self.id_at(*index) == id);
         let place = place.or_else(|| places().min_by_key(|index| self.id_at(*index)));
@@ -87,7 +87,7 @@ impl RenameNotes {
             self.word(0).store(0, Ordering::Release);
             return;
         };
-        own[index] = true;
+        own.insert(id);
         let [of, source, target] = self.note_at(index);
         of.store(0, Ordering::Release);
         source.store(before.source, Ordering::Release);
@@ -110,8 +110,8 @@ impl RenameNotes {
         let mut own = self.own.lock();
         for index in (0..NOTES).filter(|index| self.id_at(*index) == id) {
             self.note_at(index)[0].store(0, Ordering::Release);
-            own[index] = false;
         }
+        own.remove(&id);
     }
 }
 
