@@ -12,6 +12,7 @@ use terrane_zap::{MemStore, ZapOptions};
 pub mod attributes;
 pub mod blocks;
 pub mod dataset;
+pub mod log;
 pub mod pool;
 
 const FORM_BYTES: usize = 4;

@@ -1,5 +1,5 @@
 //! Writes the seed corpus: small images, attribute lists and buffers, and compressed blocks made by OpenZFS, and images made here, each
-//! image with a few programs. Labels, records and tables are made here as well.
+//! image with a few programs. Labels, records, tables and batches of the log are made here as well.
 //!
 //! `seeds VECTORS... CORPUS`: directories of vectors, and the output directory, which gets one directory per target.
 
@@ -54,8 +54,8 @@ fn main() -> std::io::Result<()> {
             )?;
         }
     }
-    for (target, name, input) in terrane_fuzz::pool::seeds().into_iter().chain(terrane_fuzz::dataset::seeds())
-    {
+    let made = [terrane_fuzz::pool::seeds(), terrane_fuzz::dataset::seeds(), terrane_fuzz::log::seeds()];
+    for (target, name, input) in made.into_iter().flatten() {
         save(&corpus, target, &name, &input)?;
     }
     println!("{} images", images.len());

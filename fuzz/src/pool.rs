@@ -14,6 +14,7 @@ use terrane_format::features::Features;
 use terrane_format::label::{
     CacheRow, DeviceRow, DeviceState, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role,
 };
+use terrane_format::log::{LogHead, LogZone};
 use terrane_format::record::RowForm;
 use terrane_format::record::{
     Free, Home, Move, OpenedZone, RECORD_MAGIC, Record, Run, WrittenZone, ZoneClass,
@@ -287,6 +288,19 @@ fn own_record(count: u64) -> Record {
         sections: Vec::new(),
         part_copies: Vec::new(),
         may_open: (0..count).map(|at| home(60 + at)).collect(),
+        log: (count > 1).then(|| LogHead {
+            incarnation: 2,
+            number: 9,
+            offset: 1 << 13,
+            unit: 4096,
+            chain: [3; 16],
+            after: Txg(40),
+            replayed: 70,
+            zones: vec![
+                LogZone { homes: vec![home(80), home(81)] },
+                LogZone { homes: vec![home(82), home(83)] },
+            ],
+        }),
         totals: Totals {
             user_bytes: 9,
             reset_zones: count,

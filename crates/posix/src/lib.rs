@@ -112,7 +112,7 @@ pub use jobs::{
     Job, JobStep, RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
 };
 pub use losses::Loss;
-pub use replay::{ReplayCause, ReplayError, Replayed, inodes_of_record};
+pub use replay::{ReplayCause, ReplayError, Replayed, inodes_of_record, rewritten_record};
 pub use replay_pool::{ReplayFailure, ReplayGuide, WholeReplay, replay_pool};
 pub use reservations::is_reservation;
 pub use reserve::ReservedBytes;

@@ -258,7 +258,6 @@ impl Record<'_> {
     }
 
     /// Appends the stored form of a change that was made at this time.
-    #[cfg(test)]
     pub fn write(&self, now: Time, w: &mut Writer) {
         self.write_head(now, w);
         w.bytes(self.tail());

@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering;
 use terrane_dataset::{Dataset, DatasetError};
 use terrane_format::log::Frame;
 use terrane_txg::cost::Cost;
-use terrane_wire::Txg;
+use terrane_wire::{Txg, Writer};
 
 /// What a replay has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,6 +160,18 @@ impl Parsed<'_> {
 /// The inodes that a record is about. None: its bytes do not parse.
 pub fn inodes_of_record(body: &[u8]) -> Vec<Ino> {
     Record::parse(body).map(|(_, record)| record.inodes()).unwrap_or_default()
+}
+
+/// A record written again from what its bytes mean. `None`: they do not parse.
+pub fn rewritten_record(body: &[u8]) -> Option<Vec<u8>> {
+    let (now, record) = Record::parse(body).ok()?;
+    let mut writer = Writer::new();
+    record.write(now, &mut writer);
+    let mut raw = writer.into_bytes();
+    if Record::was_without_acls(body) {
+        Record::mark_without_acls(&mut raw);
+    }
+    Some(raw)
 }
 
 impl Fs {
