@@ -14,7 +14,7 @@ use terrane_format::features::Features;
 use terrane_format::label::{
     CacheRow, DeviceRow, DeviceState, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role,
 };
-use terrane_format::log::{LogHead, LogZone};
+use terrane_format::log::{LogHead, LogHome, LogZone};
 use terrane_format::record::RowForm;
 use terrane_format::record::{
     Free, Home, Move, OpenedZone, RECORD_MAGIC, Record, Run, WrittenZone, ZoneClass,
@@ -297,8 +297,13 @@ fn own_record(count: u64) -> Record {
             after: Txg(40),
             replayed: 70,
             zones: vec![
-                LogZone { homes: vec![home(80), home(81)] },
-                LogZone { homes: vec![home(82), home(83)] },
+                LogZone { homes: vec![LogHome::Lent(home(80)), LogHome::Lent(home(81))] },
+                LogZone {
+                    homes: vec![
+                        LogHome::Own { device: 9, zone: ZoneIdx(82), filling: 7 },
+                        LogHome::Lent(home(83)),
+                    ],
+                },
             ],
         }),
         totals: Totals {

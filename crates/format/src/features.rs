@@ -51,6 +51,8 @@ pub enum Feature {
     Shared,
     /// An intent log, which commit records name.
     Log,
+    /// Devices for the intent log alone (ZFS: SLOG).
+    LogDevices,
 }
 
 /// The label's list that names the feature.
@@ -288,6 +290,15 @@ pub static FEATURES: &[FeatureRow] = &[
         tracking: UseTracking::Marked,
         use_noun: "intent log",
         meaning: "fsync appends to an intent log, which an import replays",
+    },
+    FeatureRow {
+        feature: Feature::LogDevices,
+        name: "org.terrane:log_devices",
+        compatibility: Compatibility::Incompatible,
+        is_default: false,
+        tracking: UseTracking::Marked,
+        use_noun: "intent log",
+        meaning: "an intent log on devices of its own",
     },
 ];
 

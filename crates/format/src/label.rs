@@ -11,7 +11,7 @@
 
 use crate::addr::ZONE_BYTES_MAX;
 use crate::block_ptr::BLOCK_BYTES_MAX;
-use crate::features::{Feature, Features};
+use crate::features::{Feature, FeatureState, Features};
 use crate::seal::{Seed, seal};
 use crate::uberblock::{COUNTER_MAX, UBERBLOCK_COPIES};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Writer, layout};
@@ -88,12 +88,16 @@ pub const POOL_NAME_BYTES_MAX: usize = 255;
 const DEVICE_NAME_BYTES_MAX: usize = 128;
 /// Most cache devices of a pool.
 pub const CACHES_MAX: usize = 8;
+/// Most log devices of a pool.
+pub const LOG_DEVICES_MAX: usize = 4;
 /// Most bytes of the feature lists in a label that is read. The features that this version may add take less than 512.
 const FEATURE_BYTES_MAX: usize = 3 << 10;
 // Rows have 26 bytes, a length and a name, beside the head, the pool's name and its features. So a changed label fits, whatever label
 // was read.
-const _: () =
-    assert!(((DEVICES_MAX + CACHES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
+const _: () = assert!(
+    ((DEVICES_MAX + CACHES_MAX + LOG_DEVICES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64
+        <= LABEL_BYTES * 3 / 4
+);
 const _: () = assert!((LabelHead::SIZE + 258 + FEATURE_BYTES_MAX + 512) as u64 <= LABEL_BYTES / 4);
 
 /// What a device is used for.
@@ -203,6 +207,24 @@ impl CacheRow {
     }
 }
 
+/// A log device. It holds only the intent log, so it is not a member of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogDeviceRow {
+    /// Its id.
+    pub device: u64,
+    /// In bytes.
+    pub zone_size: u64,
+    /// The name of the device when it joined, to help find it.
+    pub name: String,
+}
+
+impl LogDeviceRow {
+    /// Records the device's name. Of a long name, only the end is kept.
+    pub fn set_name(&mut self, name: &str) {
+        self.name = truncated_name(name);
+    }
+}
+
 /// The identity and configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -234,6 +256,8 @@ pub struct Label {
     pub devices: Vec<Option<DeviceRow>>,
     /// The cache devices, at most [`CACHES_MAX`].
     pub caches: Vec<CacheRow>,
+    /// The log devices, at most [`LOG_DEVICES_MAX`].
+    pub log_devices: Vec<LogDeviceRow>,
 }
 
 /// Whether a name is valid in a path and on a command line.
@@ -330,6 +354,14 @@ impl Label {
                 body.blob(row.name.as_bytes());
             }
         }
+        if self.features.state(Feature::LogDevices) != FeatureState::Disabled {
+            body.varint(self.log_devices.len() as u64);
+            for row in &self.log_devices {
+                body.u64(row.device);
+                body.u64(row.zone_size);
+                body.blob(row.name.as_bytes());
+            }
+        }
         let mut head = LabelHead {
             magic: LABEL_MAGIC,
             version: FORMAT_VERSION,
@@ -415,7 +447,7 @@ impl Label {
                 ),
             ));
         }
-        let Body { name, features, devices, caches } = parse_body(body, at)?;
+        let Body { name, features, devices, caches, log_devices } = parse_body(body, at)?;
         if !is_pool_name(&name) {
             return Err(Corrupt::new(
                 at,
@@ -441,6 +473,7 @@ impl Label {
             features,
             devices,
             caches,
+            log_devices,
         })
     }
 }
@@ -483,6 +516,7 @@ struct Body {
     features: Features,
     devices: Vec<Option<DeviceRow>>,
     caches: Vec<CacheRow>,
+    log_devices: Vec<LogDeviceRow>,
 }
 
 fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
@@ -543,14 +577,26 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
             return Err(Corrupt::new(at, "cache devices of the label", expected, count));
         }
     }
-    let names = devices.iter().flatten().map(|row| &row.name);
-    if let Some(long) =
-        names.chain(caches.iter().map(|row| &row.name)).find(|name| name.len() > DEVICE_NAME_BYTES_MAX)
-    {
+    let mut log_devices = Vec::new();
+    // A version without the feature drops the list when it changes the label. It does that only while the feature is not active.
+    if features.state(Feature::LogDevices) != FeatureState::Disabled && !raw.is_empty() {
+        let count = raw.count(17).map_err(truncated)?;
+        let mut row = || -> Result<LogDeviceRow, Truncated> {
+            Ok(LogDeviceRow { device: raw.u64()?, zone_size: raw.u64()?, name: text(&mut raw)? })
+        };
+        log_devices = (0..count).map(|_| row()).collect::<Result<Vec<_>, _>>().map_err(truncated)?;
+        if count > LOG_DEVICES_MAX {
+            let expected = format_args!("at most {LOG_DEVICES_MAX}");
+            return Err(Corrupt::new(at, "log devices of the label", expected, count));
+        }
+    }
+    let of_members = devices.iter().flatten().map(|row| &row.name);
+    let of_others = caches.iter().map(|row| &row.name).chain(log_devices.iter().map(|row| &row.name));
+    if let Some(long) = of_members.chain(of_others).find(|name| name.len() > DEVICE_NAME_BYTES_MAX) {
         let expected = format_args!("at most {DEVICE_NAME_BYTES_MAX}");
         return Err(Corrupt::new(at, "bytes of a device's name", expected, long.len()));
     }
-    Ok(Body { name, features, devices, caches })
+    Ok(Body { name, features, devices, caches, log_devices })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! * [`zone_header`] and [`directory`]: what zones store about themselves
 //! * [`home`]: places of zones
 //! * [`rows`] and [`record`]: the zone tables, and what a commit changes in them
-//! * [`log`]: the intent log
+//! * [`log`]: the intent log; [`log_device`]: devices for it alone
 //! * [`totals`]: counters since the pool's creation
 //! * [`cache_device`]: the layout of a cache device
 //!
@@ -37,6 +37,7 @@ pub mod features;
 pub mod home;
 pub mod label;
 pub mod log;
+pub mod log_device;
 pub mod record;
 pub mod rows;
 pub mod seal;

@@ -8,7 +8,7 @@ use crate::addr::ZONE_BYTES_MAX;
 use crate::home::{Home, get_home, put_home};
 use crate::label::WRITE_UNIT_MAX;
 use crate::seal::{SEAL_BYTES, Seed, seal};
-use terrane_wire::{ObjsetId, Reader, Truncated, Txg, Writer, layout};
+use terrane_wire::{ObjsetId, Reader, Truncated, Txg, Writer, ZoneIdx, layout};
 
 /// `magic` of a [`LogBatchHead`].
 pub const LOG_BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRLOGB");
@@ -178,11 +178,54 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Where a copy of a zone of the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogHome {
+    /// On a member of the pool, which lent the zone.
+    Lent(Home),
+    /// On a log device.
+    Own {
+        /// Id of the device in the label.
+        device: u64,
+        /// The physical zone on the device.
+        zone: ZoneIdx,
+        /// As in the [head of the zone](crate::log_device::LogZoneHead).
+        filling: u64,
+    },
+}
+
+impl LogHome {
+    /// The zone of a member.
+    pub fn lent(self) -> Option<Home> {
+        match self {
+            LogHome::Lent(home) => Some(home),
+            LogHome::Own { .. } => None,
+        }
+    }
+
+    /// The id of the log device.
+    pub fn log_device(self) -> Option<u64> {
+        match self {
+            LogHome::Own { device, .. } => Some(device),
+            LogHome::Lent(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for LogHome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LogHome::Lent(home) => home.fmt(f),
+            LogHome::Own { device, zone, .. } => write!(f, "log device {device:016x} zone {zone}"),
+        }
+    }
+}
+
 /// A zone of the log, on as many devices as the log has copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogZone {
-    /// Where it is, one entry for each copy.
-    pub homes: Vec<Home>,
+    /// Where it is, one entry for each copy. All are on members, or all on log devices.
+    pub homes: Vec<LogHome>,
 }
 
 /// Where the records begin that a commit does not contain.
@@ -207,7 +250,30 @@ pub struct LogHead {
     pub zones: Vec<LogZone>,
 }
 
+/// The two stored forms of a [`LogHead`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogForm {
+    /// Tag 16: all zones are lent.
+    Lent,
+    /// Tag 17: some are on log devices (`org.terrane:log_devices`).
+    Own,
+}
+
 impl LogHead {
+    /// Whether a zone is on a log device.
+    pub fn has_own_zones(&self) -> bool {
+        self.homes().any(|home| home.lent().is_none())
+    }
+
+    /// All copies of all zones.
+    pub fn homes(&self) -> impl Iterator<Item = LogHome> + '_ {
+        self.zones.iter().flat_map(|zone| zone.homes.iter().copied())
+    }
+
+    pub(crate) fn form(&self) -> LogForm {
+        if self.has_own_zones() { LogForm::Own } else { LogForm::Lent }
+    }
+
     /// Appends the stored form.
     pub(crate) fn put(&self, raw: &mut Writer) {
         for number in [self.incarnation, self.number, self.offset, self.unit, self.after.0, self.replayed] {
@@ -217,12 +283,12 @@ impl LogHead {
         raw.varint(self.zones.len() as u64);
         for zone in &self.zones {
             raw.varint(zone.homes.len() as u64);
-            zone.homes.iter().for_each(|home| put_home(raw, *home));
+            zone.homes.iter().for_each(|home| put_log_home(raw, self.form(), *home));
         }
     }
 
     /// Parses the stored form.
-    pub(crate) fn get(raw: &mut Reader<'_>) -> Result<LogHead, Truncated> {
+    pub(crate) fn get(raw: &mut Reader<'_>, form: LogForm) -> Result<LogHead, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         let mut numbers = [0; 6];
         for number in &mut numbers {
@@ -242,11 +308,38 @@ impl LogHead {
         for _ in 0..get_count(raw, 0, LOG_ZONES_MAX)? {
             let mut homes = Vec::new();
             for _ in 0..get_count(raw, 1, LOG_COPIES_MAX)? {
-                homes.push(get_home(raw)?);
+                homes.push(get_log_home(raw, form)?);
             }
             zones.push(LogZone { homes });
         }
         Ok(LogHead { incarnation, number, offset, unit, chain, after: Txg(after), replayed, zones })
+    }
+}
+
+fn put_log_home(raw: &mut Writer, form: LogForm, home: LogHome) {
+    if form == LogForm::Own {
+        raw.u8(u8::from(home.lent().is_none()));
+    }
+    match home {
+        LogHome::Lent(home) => put_home(raw, home),
+        LogHome::Own { device, zone, filling } => {
+            raw.u64(device);
+            raw.varint(zone.0.into());
+            raw.u64(filling);
+        }
+    }
+}
+
+fn get_log_home(raw: &mut Reader<'_>, form: LogForm) -> Result<LogHome, Truncated> {
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    let kind = if form == LogForm::Own { raw.u8()? } else { 0 };
+    match kind {
+        0 => Ok(LogHome::Lent(get_home(raw)?)),
+        1 => {
+            let (device, zone) = (raw.u64()?, u32::try_from(raw.varint()?).map_err(|_| bad)?);
+            Ok(LogHome::Own { device, zone: ZoneIdx(zone), filling: raw.u64()? })
+        }
+        _ => Err(bad),
     }
 }
 
@@ -259,7 +352,7 @@ fn get_count(raw: &mut Reader<'_>, min: u64, max: usize) -> Result<u64, Truncate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_wire::{DeviceIdx, ZoneIdx};
+    use terrane_wire::DeviceIdx;
 
     fn head(number: u64) -> LogBatchHead {
         let (pool, incarnation, reserved) = (7, 3, [0; 12]);
@@ -305,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_log_head_is_read_back_and_checked() {
-        let home = |zone| Home { device: DeviceIdx(1), zone: ZoneIdx(zone) };
+        let home = |zone| LogHome::Lent(Home { device: DeviceIdx(1), zone: ZoneIdx(zone) });
         let zones = vec![LogZone { homes: vec![home(4), home(5)] }, LogZone { homes: vec![home(6)] }];
         let (after, replayed, chain) = (Txg(12), 70, [3; 16]);
         let (incarnation, number, offset, unit) = (2, 9, 1 << 20, 8192);
@@ -315,17 +408,23 @@ mod tests {
             head.put(&mut raw);
             raw.into_bytes()
         };
-        let raw = written(&head);
-        assert_eq!(LogHead::get(&mut Reader::new(&raw)), Ok(head.clone()));
-        for cut in 0..raw.len() {
-            assert!(LogHead::get(&mut Reader::new(&raw[..cut])).is_err(), "cut at {cut}");
+        let own = |filling| LogHome::Own { device: 1 << 63 | 5, zone: ZoneIdx(filling as u32), filling };
+        let mut mixed = head.clone();
+        mixed.zones[1].homes = vec![own(7), own(8)];
+        for head in [&head, &mixed] {
+            let (raw, form) = (written(head), head.form());
+            assert_eq!(LogHead::get(&mut Reader::new(&raw), form), Ok(head.clone()));
+            for cut in 0..raw.len() {
+                assert!(LogHead::get(&mut Reader::new(&raw[..cut]), form).is_err(), "cut at {cut}");
+            }
         }
+        assert_eq!((head.form(), mixed.form()), (LogForm::Lent, LogForm::Own));
         let no_homes = LogHead { zones: vec![LogZone { homes: Vec::new() }], ..head.clone() };
         let three = LogHead { zones: vec![head.zones[0].clone(); 3], ..head.clone() };
         for bad in
             [LogHead { number: 0, ..head.clone() }, LogHead { offset: 1 << 40, ..head }, no_homes, three]
         {
-            assert!(LogHead::get(&mut Reader::new(&written(&bad))).is_err(), "{bad:?}");
+            assert!(LogHead::get(&mut Reader::new(&written(&bad)), LogForm::Lent).is_err(), "{bad:?}");
         }
     }
 }

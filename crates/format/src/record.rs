@@ -15,7 +15,7 @@ use crate::boot_ptr::BootPtr;
 use crate::directory::Entry;
 pub use crate::home::Home;
 use crate::home::{get_home, get_homes, put_home, put_homes};
-use crate::log::LogHead;
+use crate::log::{LogForm, LogHead};
 use crate::totals::Totals;
 use terrane_wire::{Corrupt, Field, Reader, Truncated, Txg, Writer, ZoneSeq, splitmix64};
 
@@ -315,6 +315,7 @@ const TAG_TOTALS: u8 = 13;
 const TAG_OPENED_AT: u8 = 14;
 const TAG_TAILED_SECTIONS: u8 = 15;
 const TAG_LOG: u8 = 16;
+const TAG_LOG_WITH_DEVICES: u8 = 17;
 
 /// The tags of opened zones and of sections, for this row form.
 fn tags_of(form: RowForm) -> (u8, u8) {
@@ -384,7 +385,11 @@ impl Record {
         });
         put_item(&mut out, TAG_MAY_OPEN, &self.may_open, |out, home| put_home(out, *home));
         put_item(&mut out, TAG_TOTALS, &self.totals.entries(), Totals::put_entry);
-        put_item(&mut out, TAG_LOG, self.log.as_slice(), |out, head| head.put(out));
+        let log_tag = match self.log.as_ref().map(LogHead::form) {
+            Some(LogForm::Own) => TAG_LOG_WITH_DEVICES,
+            _ => TAG_LOG,
+        };
+        put_item(&mut out, log_tag, self.log.as_slice(), |out, head| head.put(out));
         out.u8(TAG_END);
         out.into_bytes()
     }
@@ -490,7 +495,8 @@ impl Record {
             }
             TAG_MAY_OPEN => self.may_open = get_list(raw, get_home)?,
             TAG_TOTALS => self.totals = Totals::get(raw)?,
-            TAG_LOG => self.log = get_list(raw, LogHead::get)?.pop(),
+            TAG_LOG => self.log = get_list(raw, |raw| LogHead::get(raw, LogForm::Lent))?.pop(),
+            TAG_LOG_WITH_DEVICES => self.log = get_list(raw, |raw| LogHead::get(raw, LogForm::Own))?.pop(),
             _ => return Ok(false),
         }
         Ok(true)
@@ -630,7 +636,7 @@ pub fn get_frees(raw: &mut Reader<'_>) -> Result<Vec<Free>, Truncated> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::LogZone;
+    use crate::log::{LogHome, LogZone};
     use proptest::prelude::*;
     use terrane_wire::{DeviceIdx, ZoneIdx};
 
@@ -679,7 +685,7 @@ mod tests {
                 chain: [7; 16],
                 after: Txg(10),
                 replayed: 0,
-                zones: vec![LogZone { homes: vec![home] }],
+                zones: vec![LogZone { homes: vec![LogHome::Lent(home)] }],
             }),
         }
     }

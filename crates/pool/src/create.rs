@@ -129,6 +129,7 @@ impl Pool {
             features,
             devices: rows.into_iter().map(Some).collect(),
             caches: Vec::new(),
+            log_devices: Vec::new(),
         };
         let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
         let counters = Arc::new(Counters::new(env.clone()));

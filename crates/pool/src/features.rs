@@ -130,6 +130,12 @@ impl Pool {
         {
             return Err(self.refuse_active(*feature, found.get(feature).copied()));
         }
+        if unwanted.contains(&Feature::LogDevices) && !self.label().log_devices.is_empty() {
+            // The label would not name them any more.
+            let at = format_args!("pool {}, feature {}", self.name(), Feature::LogDevices.row().name);
+            let remedy = "remove them first: terrane pool remove";
+            return Err(PoolError::refused(at, "a pool without log devices", "some", remedy));
+        }
         let is_enabled = |feature: &Feature| self.feature_state(*feature) == FeatureState::Enabled;
         let mut gone: Vec<Feature> = unwanted.iter().copied().filter(is_enabled).collect();
         gone.sort_unstable();

@@ -1,11 +1,15 @@
 //! The intent log that an import found, until all of it is replayed.
 
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
-use terrane_format::log::{Frame, LogHead, OwnedFrame};
+use terrane_device::Device;
+use terrane_format::label::{ANCHORS, Label};
+use terrane_format::log::{Frame, LogHead, LogHome, OwnedFrame};
 use terrane_format::record::Home;
 use terrane_store::PoolError;
 use terrane_store::devices::Devices;
+use terrane_store::log_devices::HEAD_ZONES;
 use terrane_store::log_reader::LogReader;
 use terrane_wire::{Corrupt, Txg};
 
@@ -56,8 +60,8 @@ impl FoundLog {
     }
 
     /// The zones that must not be written before the replay is durable.
-    pub fn homes(&self) -> impl Iterator<Item = Home> + '_ {
-        homes_of(&self.head)
+    pub fn homes(&self) -> impl Iterator<Item = LogHome> + '_ {
+        self.head.homes()
     }
 
     /// Adds records that the commit does not contain. Records may be there already.
@@ -77,6 +81,82 @@ impl FoundLog {
     }
 }
 
+/// The log that the record of `txg` names, with its records. `used`: zones of the tables. `gives_up`: an administrator gives its
+/// records up.
+///
+/// # Errors
+/// It cannot be read, and the pool is imported to be changed: its records are changes that `fsync` has promised.
+pub(crate) fn find_log(
+    (devices, label): (&Devices, &Label),
+    txg: Txg,
+    head: Option<LogHead>,
+    used: &BTreeSet<Home>,
+    (read_only, gives_up): (bool, bool),
+) -> Result<Option<FoundLog>, PoolError> {
+    let Some(head) = head else { return Ok(None) };
+    if gives_up {
+        // It belongs to the newest txg, not to the one that the administrator goes back to.
+        log::warn!("pool {}: intent log discarded", label.name);
+        return Ok(None);
+    }
+    let is_block_zone = |home: &Home| {
+        label.member(home.device).is_some_and(|row| (ANCHORS..row.zone_count).contains(&home.zone.0))
+    };
+    let is_fit = |home: &LogHome| match home {
+        LogHome::Lent(home) => !used.contains(home) && is_block_zone(home),
+        LogHome::Own { device, zone, .. } => devices
+            .log_devices
+            .get(*device)
+            .is_none_or(|device| (HEAD_ZONES..device.device().info().zone_count).contains(&zone.0)),
+    };
+    let unfit = head.homes().find(|home| !is_fit(home));
+    let found = match unfit {
+        Some(home) => {
+            let at = format!("commit record of txg {txg}");
+            let error = Corrupt::new(at, "zone of the intent log", "one that holds nothing else", home);
+            Err(refuse_log(label, error.into()))
+        }
+        None => refuse_missing(label, &head, &|id| devices.log_devices.get(id).is_some()).and_then(|()| {
+            FoundLog::read(devices, label.pool, txg, head).map_err(|error| refuse_log(label, error))
+        }),
+    };
+    match found {
+        Err(error) if read_only => {
+            log::error!("intent log unreadable: {error}");
+            Ok(None)
+        }
+        found => found.map(Some),
+    }
+}
+
+/// Every zone of the log that a commit names must be on some log device that is there.
+fn refuse_missing(label: &Label, head: &LogHead, is_there: &dyn Fn(u64) -> bool) -> Result<(), PoolError> {
+    let is_lost = |home: &LogHome| home.log_device().is_some_and(|id| !is_there(id));
+    let Some(zone) = head.zones.iter().find(|zone| zone.homes.iter().all(is_lost)) else { return Ok(()) };
+    let name = |home: &LogHome| {
+        let id = home.log_device()?;
+        let row = label.log_devices.iter().find(|row| row.device == id);
+        let path = row.map_or("unknown to the label", |row| row.name.as_str());
+        Some(format!("{id:016x}, last known as {path}"))
+    };
+    let names: Vec<String> = zone.homes.iter().filter_map(name).collect();
+    Err(PoolError::refused(
+        format_args!("pool {}, intent log", label.name),
+        format_args!("log device {}", names.join(", or ")),
+        "it missing, with what was synced after the last commit",
+        "connect it; or --discard-log imports the last committed txg, and loses what was synced after it",
+    ))
+}
+
+/// A log that cannot be read must not be taken for an empty one.
+fn refuse_log(label: &Label, error: PoolError) -> PoolError {
+    let remedy = match error.is_transient() {
+        true => "check the device and its connection, then import again: nothing is known to be damaged",
+        false => "--discard-log imports the last committed txg, and loses what was synced after it",
+    };
+    PoolError::refused(format_args!("pool {}", label.name), "a readable intent log", error, remedy)
+}
+
 /// A record contains no txg after its own. Only while a replay goes on, it contains a part of a txg, or names no zones.
 fn check_head(head: &LogHead, txg: Txg) -> Result<(), Corrupt> {
     let is_in_replay = head.after < txg;
@@ -88,11 +168,6 @@ fn check_head(head: &LogHead, txg: Txg) -> Result<(), Corrupt> {
     let found = format_args!("{zones} zones, records behind change {replayed} and txg {after}");
     let expected = format_args!("a zone with records behind txg {txg}, or a replay of earlier ones");
     Err(Corrupt::new(format!("commit record of txg {txg}"), "intent log", expected, found))
-}
-
-/// The zones of a log.
-pub(crate) fn homes_of(head: &LogHead) -> impl Iterator<Item = Home> + '_ {
-    head.zones.iter().flat_map(|zone| zone.homes.iter().copied())
 }
 
 impl LogState {
@@ -109,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_record_says_nothing_of_later_txgs() {
-        let zone = LogZone { homes: vec![Home { device: DeviceIdx(0), zone: ZoneIdx(5) }] };
+        let zone = LogZone { homes: vec![LogHome::Lent(Home { device: DeviceIdx(0), zone: ZoneIdx(5) })] };
         let is_sound = |after: u64, replayed: u64, zones: Vec<LogZone>| {
             let (chain, after, unit) = ([0; 16], Txg(after), 4096);
             let head = LogHead { incarnation: 1, number: 1, offset: 0, unit, chain, after, replayed, zones };

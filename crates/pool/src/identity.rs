@@ -15,7 +15,8 @@ use terrane_format::features::Feature;
 use terrane_store::PoolError;
 
 impl Pool {
-    /// Renames the pool. With `is_copy` it also gets an id of its own; cache devices stay with the original.
+    /// Renames the pool. With `is_copy` it also gets an id of its own; cache and log devices stay with the
+    /// original.
     ///
     /// # Errors
     /// `ReadOnly`; `Refused` for an invalid name; `Failed` if the label could not be written. Then the pool
@@ -25,6 +26,9 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         check_name(name)?;
+        if is_copy {
+            self.leave_log_devices(&|_| true)?;
+        }
         let mut st = self.sync.lock();
         self.reports.check_running()?;
         {
@@ -38,10 +42,13 @@ impl Pool {
                 label.features.enable(Feature::Identity);
                 label.identity = Some(random_id(self.env.as_ref()));
                 label.caches.clear();
+                label.log_devices.clear();
             }
         }
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         if is_copy {
+            let left = self.store.devices.log_devices.all();
+            left.iter().for_each(|device| drop(self.store.devices.log_devices.detach(device.id)));
             self.membership.put_in_force(std::iter::once(Feature::Identity));
         }
         log::info!("pool renamed: {name}, id {:016x}", self.label().id());

@@ -10,7 +10,7 @@
 //! If the newest txg cannot be read, import refuses and says what a rewind would lose. It never falls back by
 //! itself.
 
-use crate::found_log::{FoundLog, LogState, homes_of};
+use crate::found_log::{FoundLog, LogState, find_log};
 use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, IndexSource};
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ use terrane_format::features::FeatureState;
 use terrane_format::label::{
     ANCHORS, DeviceRow, DeviceState, LABEL_BYTES, Label, Role, is_pool_name, second_label_offset,
 };
+use terrane_format::log::LogHome;
 use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
 use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
@@ -41,6 +42,7 @@ use terrane_store::bootstrap::read_boot;
 use terrane_store::counters::Counters;
 use terrane_store::devices::{Devices, homes};
 use terrane_store::env::Env;
+use terrane_store::log_devices::{LogDevice, head_of, id_in};
 use terrane_store::pipeline::Pipeline;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
@@ -173,7 +175,7 @@ fn rollback_txgs(all: impl Iterator<Item = Uberblock>, found: &LoadedPool) -> Ve
 }
 
 impl Pool {
-    /// Opens the pool on the devices.
+    /// Opens the pool on the devices. Log devices may be among them; those of other pools are left alone.
     pub fn import(
         devices: Vec<Arc<dyn Device>>,
         env: Arc<dyn Env>,
@@ -189,6 +191,8 @@ impl Pool {
             // `ZoneStore::verify_newest`.
             devices.iter().for_each(|device| device.drop_page_cache());
         }
+        let is_for_log = |device: &Arc<dyn Device>| head_of(device.as_ref()).is_ok_and(|head| head.is_some());
+        let (log_devices, devices): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_for_log);
         let roots = Roots::read(&devices);
         refuse_mixed_pools(&devices, &roots)?;
         let candidates = roots.candidates();
@@ -205,6 +209,12 @@ impl Pool {
         let slots = match_devices(&devices, &roots, &label)?;
         let device_of = |given: Option<usize>| devices.get(given?).cloned();
         let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect(), env.clone());
+        for device in log_devices {
+            match id_in(device.as_ref(), &label) {
+                Some(id) => members.log_devices.attach(LogDevice::new(device, (label.pool, id))),
+                None => log::warn!("{}: log device of another pool left alone", device.info().name),
+            }
+        }
         // Uberblocks on a device that is no member any more are ignored.
         let is_member = |candidate: &&Candidate<'_>| slots.contains(&Some(candidate.read.given));
         if !options.read_only {
@@ -560,7 +570,7 @@ fn load_rebuilt(
 ) -> Result<LoadedPool, Corrupt> {
     let what = format!("commit record of txg {}", uber.txg);
     let record = Record::parse(&read(&uber.record, &what)?.0, &what)?;
-    let log_zones = record.log.iter().flat_map(homes_of).collect();
+    let log_zones = record.log.iter().flat_map(|head| head.homes()).filter_map(LogHome::lent).collect();
     let mut tables = rebuild::tables(devices, label, (uber.txg, &uber.record), index, &log_zones)?;
     if !label.features.is_active(Feature::Tallies) {
         // Older versions could not read them.
@@ -661,33 +671,16 @@ fn open(
             }
         }
     }
-    let log = match record.log {
-        // It belongs to the newest txg, not to the one that the administrator goes back to.
-        Some(_) if options.rewind.is_some() || options.discard_log => {
-            log::warn!("pool {}: intent log discarded", label.name);
-            None
+    let gives_up = options.rewind.is_some() || options.discard_log;
+    let log = find_log((&devices, &label), uber.txg, record.log, &used, (options.read_only, gives_up))?;
+    let kept: BTreeSet<Home> = log.iter().flat_map(FoundLog::homes).filter_map(LogHome::lent).collect();
+    for home in log.iter().flat_map(FoundLog::homes) {
+        if let LogHome::Own { device, zone, .. } = home
+            && let Some(device) = devices.log_devices.get(device)
+        {
+            device.keep(zone);
         }
-        Some(head) => {
-            let is_fit = |home: &Home| !used.contains(home) && is_block_zone(&label, *home);
-            let unfit = homes_of(&head).find(|home| !is_fit(home));
-            let found = match unfit {
-                Some(home) => {
-                    let at = format!("commit record of txg {}", uber.txg);
-                    Err(Corrupt::new(at, "zone of the intent log", "one that holds no blocks", home).into())
-                }
-                None => FoundLog::read(&devices, label.pool, uber.txg, head),
-            };
-            match found {
-                Err(error) if options.read_only => {
-                    log::error!("pool {}: intent log unreadable: {error}", label.name);
-                    None
-                }
-                found => Some(found.map_err(|error| refuse_log(&label, error))?),
-            }
-        }
-        None => None,
-    };
-    let kept: BTreeSet<Home> = log.iter().flat_map(FoundLog::homes).collect();
+    }
     for (device, row) in label.members() {
         if row.state == DeviceState::Leaving {
             // The removal of the device continues.
@@ -758,6 +751,7 @@ fn open(
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
         pool.store.close_stale_zones(&kept);
+        pool.store.devices.log_devices.all().iter().for_each(|device| device.reset_left_zones());
         pool.drop_rollback_txgs(&mut st, 0)?;
         pool.publish(&st);
         drop(st);
@@ -770,19 +764,6 @@ fn open(
         pool.publish(&pool.sync.lock());
     }
     Ok(pool)
-}
-
-fn is_block_zone(label: &Label, home: Home) -> bool {
-    label.member(home.device).is_some_and(|row| (ANCHORS..row.zone_count).contains(&home.zone.0))
-}
-
-/// A log that cannot be read must not be taken for an empty one: its records are changes that `fsync` has promised.
-fn refuse_log(label: &Label, error: PoolError) -> PoolError {
-    let remedy = match error.is_transient() {
-        true => "check the device and its connection, then import again: nothing is known to be damaged",
-        false => "--discard-log imports the last committed txg, and loses what was synced after it",
-    };
-    PoolError::refused(format_args!("pool {}", label.name), "a readable intent log", error, remedy)
 }
 
 /// Resumes a zone on its devices. Returns the offset of the next write, if all replicas take writes there.

@@ -11,7 +11,7 @@
 //! Modules, in reading order:
 //!
 //! * `features`: what may be written; `lifetimes`: lifetimes of files; [`read`]: calls of the reader;
-//! * [`txg`], [`txg_sync`] and `nopwrite`: the commit; `mover` and `gc`: relocation; `cache_devices`;
+//! * [`txg`], [`txg_sync`] and `nopwrite`: the commit; `mover` and `gc`: relocation; `cache_devices` and `log_devices`;
 //! * [`pool`]: state, export and shutdown; [`create`] and [`import`]; `reports`: errors; [`stats`]: counters;
 //! * `trace`: births and frees, for a replay.
 
@@ -34,6 +34,7 @@ pub mod inspect;
 mod levels;
 mod lifetimes;
 pub mod log;
+mod log_devices;
 pub mod membership;
 mod mover;
 mod nopwrite;
@@ -55,6 +56,7 @@ pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;
 pub use import::{ImportOptions, Probe, probe};
 pub use log::LogSummary;
+pub use log_devices::LogDeviceStatus;
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
 pub use rebuild::IndexSource;
 pub use rewrite::{RelocatedBlock, RewriteCursor, needed as rewrites_needed};

@@ -1,8 +1,8 @@
 //! The intent log: what the layer above logs between commits, and what an import finds of it.
 //!
-//! Each commit says where the records begin that it does not contain. It lends the log zones that the allocator calls empty: they have
-//! no row in the zone tables, and nothing but the commit record knows them. When zones are short, the log gives them back, and an
-//! `fsync` is a commit again.
+//! Each commit says where the records begin that it does not contain. The log lies on log devices, if there is one that works. Else the
+//! commit lends it zones that the allocator calls empty: they have no row in the zone tables, and nothing but the commit record knows
+//! them. When zones are short, the log gives them back, and an `fsync` is a commit again.
 //!
 //! An import that finds records keeps the log named, in every commit, until the layer above has replayed them. Until then there is no
 //! new log.
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_device::{Device, ZoneState};
 use terrane_format::Feature;
-use terrane_format::log::{LOG_COPIES_MAX, LogHead, LogZone, OwnedFrame};
+use terrane_format::log::{LOG_COPIES_MAX, LogHead, LogHome, LogZone, OwnedFrame};
 use terrane_format::record::Home;
 use terrane_space::policy::ZoneSupply;
 use terrane_store::PoolError;
 use terrane_store::devices::log_zones;
-use terrane_store::log::{LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket};
+use terrane_store::log::{LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket, NewZone};
 use terrane_wire::{DeviceIdx, Txg};
 
 /// Most bytes of a zone that the log uses on a drive. They bound the replay.
@@ -41,7 +41,7 @@ pub struct LogSummary {
 pub(crate) struct CommitLog {
     pub head: Option<LogHead>,
     plan: Option<LogPlan>,
-    returned: Vec<Home>,
+    returned: Vec<LogHome>,
 }
 
 impl Pool {
@@ -170,7 +170,7 @@ impl TxgSync<'_> {
         let mut found = pool.log.found.lock();
         if let Some(log) = &*found {
             if let Some(head) = log.head_for(txg) {
-                pool.note_use(Feature::Log);
+                pool.note_log_use(&head);
                 return CommitLog { head: Some(head), plan: None, returned: Vec::new() };
             }
             let returned = log.homes().collect();
@@ -182,29 +182,53 @@ impl TxgSync<'_> {
             return CommitLog { head: None, plan: None, returned: Vec::new() };
         }
         let supply = pool.admission.zone_supply(self.st).zones;
-        let gives_up = supply == ZoneSupply::Short
-            || pool.is_log_closing()
-            || pool.store.log.has_zone(&|home| pool.store.devices.is_leaving(home.device));
-        let may_lend = !gives_up && supply >= ZoneSupply::Ample && pool.store.log.needs_zone(txg);
-        let lent = may_lend.then(|| pool.lend_zone(self.st)).flatten();
-        let plan = pool.store.log.plan(txg, lent, gives_up);
-        if plan.head.is_some() {
-            pool.note_use(Feature::Log);
+        let log = &pool.store.log;
+        let gives_up = pool.is_log_closing()
+            || log.has_zone(&|home| {
+                let lent = home.lent();
+                lent.is_some_and(|lent| {
+                    supply == ZoneSupply::Short || pool.store.devices.is_leaving(lent.device)
+                })
+            });
+        let needs_zone = !pool.is_log_closing() && log.needs_zone(txg);
+        let own = needs_zone.then(|| pool.open_log_zone(&most_bytes)).flatten();
+        let may_lend = needs_zone && own.is_none() && !gives_up && supply >= ZoneSupply::Ample;
+        let added = own.or_else(|| may_lend.then(|| pool.lend_zone(self.st)).flatten());
+        let plan = log.plan(txg, added, gives_up);
+        if let Some(head) = &plan.head {
+            pool.note_log_use(head);
         }
         CommitLog { head: plan.head.clone(), plan: Some(plan), returned: Vec::new() }
     }
 }
 
+/// Most bytes of a zone of this device that the log uses.
+fn most_bytes(device: &dyn Device) -> u64 {
+    match device.info().hardware_pointers {
+        true => LOG_ZONE_BYTES_MAX,
+        false => LOG_ZONE_BYTES_REUSED,
+    }
+}
+
 impl Pool {
+    /// The record of the quiesced txg has this head.
+    fn note_log_use(&self, head: &LogHead) {
+        self.note_use(Feature::Log);
+        if head.has_own_zones() {
+            self.note_use(Feature::LogDevices);
+        }
+    }
+
     /// Takes empty zones for the log: one, and another one on a second device if there is one. `None`: none takes writes.
-    fn lend_zone(&self, st: &mut SyncState) -> Option<(Vec<Home>, u64)> {
+    fn lend_zone(&self, st: &mut SyncState) -> Option<NewZone> {
         let mut homes: Vec<Home> = Vec::new();
         let mut capacity = u64::MAX;
         while homes.len() < LOG_COPIES_MAX {
             let others: Vec<DeviceIdx> = homes.iter().map(|home| home.device).collect();
             let usable = |device: DeviceIdx| {
                 let is_fit = |device: &dyn Device| {
-                    log_zones(device.info()) > 0 && self.store.log.takes_unit(device.info().write_unit.into())
+                    log_zones(device.info()) > 0
+                        && u64::from(device.info().write_unit) <= self.store.log.next_unit()
                 };
                 !others.contains(&device)
                     && !self.store.devices.is_leaving(device)
@@ -216,11 +240,7 @@ impl Pool {
             let reset = device.reset_for_reuse(home.zone).and_then(|()| device.report(home.zone));
             match reset {
                 Ok(report) if report.state == ZoneState::Empty && report.capacity > 0 => {
-                    let most = match device.info().hardware_pointers {
-                        true => LOG_ZONE_BYTES_MAX,
-                        false => LOG_ZONE_BYTES_REUSED,
-                    };
-                    capacity = capacity.min(report.capacity).min(most);
+                    capacity = capacity.min(report.capacity).min(most_bytes(device.as_ref()));
                     st.alloc.lend(home, report.capacity);
                     homes.push(home);
                 }
@@ -231,7 +251,8 @@ impl Pool {
                 }
             }
         }
-        (!homes.is_empty()).then_some((homes, capacity))
+        let homes: Vec<LogHome> = homes.into_iter().map(LogHome::Lent).collect();
+        (!homes.is_empty()).then_some(NewZone { homes, start: 0, capacity })
     }
 
     /// The commit of `txg` is durable.
@@ -241,7 +262,14 @@ impl Pool {
             returned.extend(self.store.log.committed(txg, plan));
         }
         for home in returned {
-            st.alloc.take_back(home);
+            match home {
+                LogHome::Lent(home) => st.alloc.take_back(home),
+                LogHome::Own { device, zone, .. } => {
+                    if let Some(device) = self.store.devices.log_devices.get(device) {
+                        device.free(zone);
+                    }
+                }
+            }
         }
     }
 }

@@ -4,59 +4,15 @@
 mod support;
 
 use std::sync::Arc;
+use support::logging::{change, change_and_log, open_log, replayed};
 use support::{create, create_on, import, sim, work};
 use terrane_device::{Device, Fault, SimConfig, SimDevice};
-use terrane_format::log::{Frame, OwnedFrame};
+use terrane_format::log::OwnedFrame;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjsetId, Txg, ZoneIdx};
-
-/// Joins the open txg with a change, and returns its frame.
-fn change(pool: &Arc<Pool>, bytes: usize) -> (u64, Txg, Vec<u8>) {
-    let tx = pool.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).unwrap();
-    let number = pool.next_change();
-    let body: Vec<u8> = (0..bytes).map(|at| (number as usize * 31 + at) as u8).collect();
-    let mut frames = Vec::new();
-    Frame { set: ObjsetId(9), change: number, txg: tx.txg(), body: &body }.append_to(&mut frames);
-    (number, tx.txg(), frames)
-}
-
-/// Makes a change and logs it. `false`: the log did not take it, so it was committed.
-fn change_and_log(pool: &Arc<Pool>, bytes: usize) -> Result<(u64, bool), PoolError> {
-    let (number, txg, frames) = change(pool, bytes);
-    let logged = pool.log(&frames, txg).is_some_and(|ticket| pool.wait_logged(ticket).is_ok());
-    if !logged {
-        pool.want_log();
-        pool.commit()?;
-    }
-    Ok((number, logged))
-}
-
-fn open_log(pool: &Arc<Pool>) {
-    pool.want_log();
-    change(pool, 0);
-    pool.commit().unwrap();
-    assert!(pool.log_bytes_max() > 0, "no log was opened");
-}
-
-/// The numbers of the changes that a replay repeats.
-fn replayed(pool: &Arc<Pool>) -> Vec<u64> {
-    let mut found = Vec::new();
-    let check = |records: &[OwnedFrame]| {
-        for record in records {
-            assert_eq!(record.set, ObjsetId(9));
-            let right: Vec<u8> =
-                (0..record.body.len()).map(|at| (record.change as usize * 31 + at) as u8).collect();
-            assert_eq!(record.body, right);
-            found.push(record.change);
-        }
-        Ok::<(), PoolError>(())
-    };
-    pool.replay_log(check).unwrap();
-    found
-}
 
 /// Imports what a power cut left, without a replay.
 fn after_crash(device: &SimDevice, seed: u64) -> Arc<Pool> {
@@ -177,7 +133,7 @@ fn a_crash_during_the_replay_replays_the_rest() {
 }
 
 fn log_place(pool: &Pool) -> (ZoneIdx, u64) {
-    (pool.log_zones()[0].homes[0].zone, 0)
+    (pool.log_zones()[0].homes[0].lent().unwrap().zone, 0)
 }
 
 #[test]
@@ -283,7 +239,7 @@ fn two_devices_hold_two_copies() {
     for rotten in [0, 1] {
         let first = devices[0].after_power_loss(1);
         let again = [first.clone(), first.companions()[0].clone()];
-        let home = zone.homes[rotten];
+        let home = zone.homes[rotten].lent().unwrap();
         for nth in 0..4 {
             again[usize::from(home.device.0)].rot(home.zone, nth * 4096, &[0xff; 90]).unwrap();
         }

@@ -11,6 +11,7 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::cache_device::{BatchEntry, BatchHead, CacheHead};
 use terrane_format::directory::PartTrailer;
 use terrane_format::label::LabelHead;
+use terrane_format::log_device::{LogDeviceHead, LogZoneHead};
 use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
@@ -106,6 +107,8 @@ fn the_page_has_the_compilers_rows() {
         ("BlockPtrPhys", compiled(BlockPtrPhys::SIZE, BlockPtrPhys::ROWS)),
         ("LabelHead", compiled(LabelHead::SIZE, LabelHead::ROWS)),
         ("CacheHead", compiled(CacheHead::SIZE, CacheHead::ROWS)),
+        ("LogDeviceHead", compiled(LogDeviceHead::SIZE, LogDeviceHead::ROWS)),
+        ("LogZoneHead", compiled(LogZoneHead::SIZE, LogZoneHead::ROWS)),
         ("BatchHead", compiled(BatchHead::SIZE, BatchHead::ROWS)),
         ("BatchEntry", compiled(BatchEntry::SIZE, BatchEntry::ROWS)),
         ("UberblockPhys", compiled(UberblockPhys::SIZE, UberblockPhys::ROWS)),

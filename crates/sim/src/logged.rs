@@ -54,6 +54,13 @@ pub fn faulty_crash(seed: u64) -> Result<Seen, Failure> {
     run_crashes(world, Actor { log_fails: true, ..Actor::new(seed) }, seed, 300)
 }
 
+/// The same, where log devices join, leave and fail.
+pub fn log_device_crash(seed: u64) -> Result<Seen, Failure> {
+    let world = fresh(&Plan { log_devices: 2, ..logged_plan(seed) })?;
+    let actor = Actor { log_fails: seed.is_multiple_of(2), log_devices: true, ..Actor::new(seed) };
+    run_crashes(world, actor, seed, 300)
+}
+
 /// The same with so many writes that the log goes from zone to zone. In every second life the pool becomes full, so the log gives its
 /// zones back.
 pub fn crowded_crash(seed: u64) -> Result<Seen, Failure> {
@@ -108,6 +115,7 @@ fn run_crashes(mut world: World, mut actor: Actor, seed: u64, ops: u64) -> Resul
         world.machine.pool.abandon();
         let cuts = [rng.below(60), rng.below(60)];
         let depth = rng.below(3) as usize;
+        world.check_without_log_devices(&left, seed + round).map_err(within)?;
         world.recover_cut(&left, cuts.get(..depth).unwrap_or(&[]), seed + round).map_err(within)?;
         world = world.recover(&left, seed + round).map_err(within)?;
     }
@@ -138,14 +146,18 @@ pub struct SmallScenario {
     pub drive: bool,
     /// A second device has the second copy of the log.
     pub two_copies: bool,
+    /// Two log devices join, leave and fail.
+    pub log_devices: bool,
     /// Calls of the workload.
     pub steps: u64,
 }
 
 /// Cut in one device operation, counted from the first call.
 fn run_small(scenario: SmallScenario, cut: Option<u64>) -> Result<(World, u64), Failure> {
-    let SmallScenario { seed, drive, two_copies, steps } = scenario;
-    let plan = Plan { drive, companions: two_copies.into(), intent_log: true, ..Plan::small(seed) };
+    let SmallScenario { seed, drive, two_copies, log_devices, steps } = scenario;
+    let companions = two_copies.into();
+    let on_log = if log_devices { 2 } else { 0 };
+    let plan = Plan { drive, companions, log_devices: on_log, intent_log: true, ..Plan::small(seed) };
     let mut world = fresh(&plan)?;
     let device = world.machine.device.clone();
     let first = device.ops_done();
@@ -154,6 +166,7 @@ fn run_small(scenario: SmallScenario, cut: Option<u64>) -> Result<(World, u64), 
     }
     let mut actor = Actor::new(seed);
     actor.write_bytes = 6000;
+    actor.log_devices = log_devices;
     actor.run(&mut world, steps)?;
     Ok((world, device.ops_done() - first))
 }

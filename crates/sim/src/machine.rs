@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_dataset::Dataset;
-use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_device::{Device, SimConfig, SimDevice, Survival};
+use terrane_format::log::LogHome;
 use terrane_object::ObjectSets;
 use terrane_oracle::{Failure, failed};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs, WholeReplay, replay_pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
-use terrane_wire::{DeviceIdx, Txg};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// The superuser.
 pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
@@ -38,6 +39,8 @@ pub struct Plan {
     /// Further devices on the same power supply: with larger zones, of the other type, and the last with a
     /// larger write unit.
     pub companions: u32,
+    /// Devices on the same power supply that may become log devices: the first like a file, the second like a drive.
+    pub log_devices: u32,
     /// An `fsync` may use an intent log.
     pub intent_log: bool,
     /// Txgs sync in threads of their own and start by themselves: nothing is determined by the seed any more.
@@ -58,6 +61,7 @@ impl Plan {
             uneven: false,
             max_active: 0,
             companions: 0,
+            log_devices: 0,
             intent_log: false,
             threads: false,
             // One that is widened at the first read, one that never is, and the default.
@@ -98,6 +102,26 @@ fn devices(first: &SimDevice) -> Vec<Arc<dyn Device>> {
     all.map(|device| Arc::new(device) as Arc<dyn Device>).collect()
 }
 
+/// The name of a device that may become a log device.
+fn log_device_name(nth: u32) -> String {
+    format!("log {nth}")
+}
+
+/// The devices on one power supply that may become log devices.
+pub fn log_devices_of(first: &SimDevice) -> Vec<SimDevice> {
+    let all = first.companions();
+    all.into_iter().filter(|device| device.info().name.starts_with("log ")).collect()
+}
+
+/// The same devices without some that may be log devices.
+pub fn without_log_devices(first: &SimDevice, is_left_out: impl Fn(&str) -> bool) -> SimDevice {
+    let first = first.restarted(Survival::Everything);
+    let is_member = |device: &SimDevice| !device.info().name.starts_with("log ");
+    let rest = first.companions().into_iter();
+    first.share_power(rest.filter(|device| is_member(device) || !is_left_out(&device.info().name)).collect());
+    first
+}
+
 /// The device with this index in the pool, of those on one power supply. `None`: there are fewer.
 pub fn device_of(first: &SimDevice, device: DeviceIdx) -> Option<SimDevice> {
     match usize::from(device.0).checked_sub(1) {
@@ -131,7 +155,19 @@ impl Machine {
                 ..SimConfig::default()
             })
         };
-        let companions: Result<Vec<SimDevice>, _> = (1..=plan.companions).map(companion).collect();
+        let for_log = |nth: u32| {
+            SimDevice::new(SimConfig {
+                name: log_device_name(nth),
+                seed: plan.seed + 100 + u64::from(nth),
+                zone_count: 8,
+                zone_size: 1 << 20,
+                hardware_pointers: nth % 2 == 1,
+                write_unit: if plan.seed % 7 == 3 { 8192 } else { 4096 },
+                ..SimConfig::default()
+            })
+        };
+        let companions = (1..=plan.companions).map(companion).chain((0..plan.log_devices).map(for_log));
+        let companions: Result<Vec<SimDevice>, _> = companions.collect();
         device.share_power(companions.map_err(failed("device"))?);
         if plan.stale {
             // Names, txgs and places of the older pool are those of the newer: only the pool's id differs.
@@ -148,7 +184,8 @@ impl Machine {
         let device = device.clone();
         let env: Arc<dyn Env> =
             if plan.threads { Arc::new(SystemEnv::new()) } else { Arc::new(SeededEnv::new(seed)) };
-        let devices = devices(&device);
+        let mut devices = devices(&device);
+        devices.truncate(1 + plan.companions as usize);
         let create = CreateOptions::named("sim");
         let pool = Pool::create(devices, &create, env, &options(false, seed, plan.intent_log))
             .map_err(failed("create"))?;
@@ -195,6 +232,18 @@ impl Machine {
         let dataset = Dataset::open_root(&self.objects).map_err(failed("open data set"))?;
         self.fs = Some(Fs::open(Arc::new(dataset)).map_err(failed("mount"))?);
         Ok(())
+    }
+
+    /// The device and the zone of a copy of the log.
+    pub fn log_place(&self, home: &LogHome) -> Option<(SimDevice, ZoneIdx)> {
+        match home {
+            LogHome::Lent(home) => Some((device_of(&self.device, home.device)?, home.zone)),
+            LogHome::Own { device, zone, .. } => {
+                let named = self.pool.log_devices().into_iter().find(|row| row.id == *device)?;
+                let mut all = log_devices_of(&self.device).into_iter();
+                Some((all.find(|device| device.info().name == named.name)?, *zone))
+            }
+        }
     }
 
     /// The mounted file system.

@@ -114,6 +114,9 @@ struct Life {
     /// Writes of the log fail now and then
     #[arg(long, requires = "logged", conflicts_with = "crowded")]
     faulty: bool,
+    /// Log devices join, leave and fail
+    #[arg(long, requires = "logged", conflicts_with_all = ["crowded", "faulty"])]
+    log_devices: bool,
     /// While files are rewritten
     #[arg(long, conflicts_with = "collect")]
     rewriting: bool,
@@ -211,16 +214,18 @@ fn run(command: Command) -> Result<u64, Failure> {
 
 fn crashes(life: &Life, seeds: Range<u64>) -> u64 {
     if life.logged {
-        let which = match (life.crowded, life.faulty) {
-            (true, _) => "--crowded ",
-            (_, true) => "--faulty ",
+        let which = match (life.crowded, life.faulty, life.log_devices) {
+            (true, ..) => "--crowded ",
+            (_, true, _) => "--faulty ",
+            (.., true) => "--log-devices ",
             _ => "",
         };
         let again = |seed| format!("terrane-sim replay --logged {which}--seed {seed}");
         let mut all = Seen::default();
-        let run = |seed| match (life.crowded, life.faulty) {
-            (true, _) => logged::crowded_crash(seed),
-            (_, true) => logged::faulty_crash(seed),
+        let run = |seed| match (life.crowded, life.faulty, life.log_devices) {
+            (true, ..) => logged::crowded_crash(seed),
+            (_, true, _) => logged::faulty_crash(seed),
+            (.., true) => logged::log_device_crash(seed),
             _ => logged::random_crash(seed),
         };
         let failures = run_all(seeds, again, |seed| run(seed).map(|seen| all.add(&seen)));
@@ -394,6 +399,7 @@ mod tests {
             "replay --logged --seed 113",
             "replay --logged --crowded --seed 113",
             "replay --logged --faulty --seed 113",
+            "replay --logged --log-devices --seed 113",
             "replay --collect --tight --seed 4",
             "replay --collect --large --seed 4",
             "every-write",

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice, Survival, ZoneState};
 use terrane_format::label::Role;
-use terrane_format::log::{Batch, LogHead};
+use terrane_format::log::{Batch, LogHead, LogHome};
 use terrane_format::record::Home;
 use terrane_oracle::Failure;
 use terrane_sim::hostile::{forge_log_head, overwrite};
@@ -14,7 +14,7 @@ use terrane_sim::logged::actor::Actor;
 use terrane_sim::logged::tree::Tree;
 use terrane_sim::logged::world::{World, import};
 use terrane_sim::logged::{finish, fresh};
-use terrane_sim::machine::{Machine, Plan};
+use terrane_sim::machine::{Machine, Plan, log_devices_of, without_log_devices};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// Batches behind the last commit.
@@ -27,7 +27,9 @@ struct Log {
     /// That of the commit, and after each batch.
     trees: Vec<Tree>,
     /// The zone, on each device that has a copy.
-    homes: Vec<Home>,
+    homes: Vec<LogHome>,
+    /// The device and the zone of each.
+    places: Vec<(SimDevice, ZoneIdx)>,
     /// Offsets and lengths of the batches behind the commit.
     batches: Vec<(u64, u64)>,
     /// Offset and length of an older one.
@@ -37,6 +39,20 @@ struct Log {
     empty_zone: ZoneIdx,
     /// The record was changed, so the directory of its zone has another checksum of it.
     is_forged: bool,
+}
+
+/// Where the log is.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// Like zoned drives, or like files.
+    drive: bool,
+    two_copies: bool,
+    /// On log devices, of which the second is of the other type.
+    own: bool,
+}
+
+fn lent(drive: bool, two_copies: bool) -> Kind {
+    Kind { drive, two_copies, own: false }
 }
 
 /// What an import found.
@@ -57,9 +73,18 @@ fn one_batch(world: &mut World, name: &str) {
 }
 
 impl Log {
-    fn new(drive: bool, two_copies: bool) -> Log {
-        let plan = Plan { intent_log: true, drive, companions: two_copies.into(), ..Plan::small(2) };
+    fn new(kind: Kind) -> Log {
+        let Kind { drive, two_copies, own } = kind;
+        let companions = (two_copies && !own).into();
+        let plan = Plan { intent_log: true, drive, companions, log_devices: 2, ..Plan::small(2) };
         let mut world = fresh(&plan).unwrap();
+        let mut own_devices = log_devices_of(&world.machine.device);
+        if drive {
+            own_devices.reverse();
+        }
+        for device in own_devices.into_iter().take(if own { 1 + usize::from(two_copies) } else { 0 }) {
+            world.machine.pool.add_log_device(Arc::new(device)).unwrap();
+        }
         one_batch(&mut world, "opens the log");
         one_batch(&mut world, "an older batch");
         one_batch(&mut world, "another one");
@@ -75,10 +100,15 @@ impl Log {
         let homes = world.machine.pool.log_zones()[0].homes.clone();
         assert_eq!(homes.len(), if two_copies { 2 } else { 1 });
         let ids = (world.machine.pool.id(), world.machine.pool.status().incarnation);
-        let device = device_of(&left, homes[0].device);
+        let place = |home: &LogHome| {
+            let (device, zone) = world.machine.log_place(home).unwrap();
+            let all = std::iter::once(left.clone()).chain(left.companions());
+            (all.into_iter().find(|left| left.info().name == device.info().name).unwrap(), zone)
+        };
+        let places: Vec<_> = homes.iter().map(place).collect();
         let mut raw = vec![0; 512 << 10];
-        device.read(homes[0].zone, 0, &mut raw).unwrap();
-        let (mut batches, mut at) = (Vec::new(), 0);
+        places[0].0.read(places[0].1, 0, &mut raw).unwrap();
+        let (mut batches, mut at) = (Vec::new(), if own { UNIT } else { 0 });
         while let Some(batch) = Batch::parse(&raw[at as usize..], ids, at, UNIT) {
             batches.push((at, batch.stored_bytes, batch.head.newest_txg));
             at += batch.stored_bytes;
@@ -88,39 +118,38 @@ impl Log {
         let batches: Vec<(u64, u64)> = batches.map(|(at, len, _)| (at, len)).collect();
         assert_eq!(batches.len(), BATCHES);
         let used: Vec<ZoneIdx> = world.machine.pool.zones().iter().map(|zone| zone.home.zone).collect();
-        let log_zones: Vec<ZoneIdx> = homes.iter().map(|home| home.zone).collect();
+        let log_zones: Vec<ZoneIdx> = homes.iter().filter_map(|home| Some(home.lent()?.zone)).collect();
         let is_empty = |zone: &ZoneIdx| !used.contains(zone) && !log_zones.contains(zone);
         let (block_zone, empty_zone) = (used[0], (2..).map(ZoneIdx).find(is_empty).unwrap());
-        Log { left, trees, homes, batches, older, block_zone, empty_zone, is_forged: false }
+        Log { left, trees, homes, places, batches, older, block_zone, empty_zone, is_forged: false }
     }
 
     /// Changes the bytes of a batch in some copies: 0, 1 or both.
     fn rot(&self, nth: usize, copies: std::ops::Range<usize>) {
         let (at, len) = self.batches[nth];
-        for home in &self.homes[copies] {
-            device_of(&self.left, home.device).rot(home.zone, at + len / 2, &[4]).unwrap();
+        for (device, zone) in &self.places[copies] {
+            device.rot(*zone, at + len / 2, &[4]).unwrap();
         }
     }
 
     fn put(&self, at: u64, bytes: &[u8]) {
-        for home in &self.homes {
-            let device = device_of(&self.left, home.device);
+        for (device, zone) in &self.places {
             // A drive takes bytes only at its pointer.
-            let end = device.report(home.zone).unwrap().pointer;
+            let end = device.report(*zone).unwrap().pointer;
             let is_appended = device.info().hardware_pointers && at == end;
             match is_appended {
                 true => {
-                    device.write(home.zone, at, bytes).unwrap();
+                    device.write(*zone, at, bytes).unwrap();
                     device.flush().unwrap();
                 }
-                false => overwrite(&device, home.zone, at, bytes).unwrap(),
+                false => overwrite(device, *zone, at, bytes).unwrap(),
             }
         }
     }
 
     fn bytes(&self, (at, len): (u64, u64)) -> Vec<u8> {
         let mut raw = vec![0; len as usize];
-        device_of(&self.left, self.homes[0].device).read(self.homes[0].zone, at, &mut raw).unwrap();
+        self.places[0].0.read(self.places[0].1, at, &mut raw).unwrap();
         raw
     }
 
@@ -181,104 +210,107 @@ impl Log {
     }
 }
 
-fn device_of(left: &SimDevice, device: DeviceIdx) -> SimDevice {
-    terrane_sim::machine::device_of(left, device).unwrap()
-}
-
-/// On drives and files, with one copy and with two.
-fn on_all_kinds(test: impl Fn(bool, bool)) {
-    for (drive, two_copies) in [(false, false), (true, false), (false, true), (true, true)] {
-        test(drive, two_copies);
+/// On drives and files, with one copy and with two, lent and on log devices.
+fn on_all_kinds(test: impl Fn(Kind)) {
+    for at in 0..8 {
+        test(Kind { drive: at & 1 > 0, two_copies: at & 2 > 0, own: at & 4 > 0 });
     }
 }
 
 #[test]
 fn a_whole_log_comes_back() {
-    on_all_kinds(|drive, two_copies| assert_eq!(Log::new(drive, two_copies).find(), ALL));
+    on_all_kinds(|kind| assert_eq!(Log::new(kind).find(), ALL));
 }
 
 #[test]
 fn rot_in_the_middle_is_refused_unless_another_copy_is_whole() {
-    on_all_kinds(|drive, two_copies| {
+    on_all_kinds(|kind| {
         for nth in 0..BATCHES - 1 {
-            let log = Log::new(drive, two_copies);
+            let log = Log::new(kind);
             log.rot(nth, 0..log.homes.len());
-            assert_eq!(log.find(), Found::Refused, "batch {nth} of a drive {drive}");
+            assert_eq!(log.find(), Found::Refused, "batch {nth}, {kind:?}");
         }
     });
     for (drive, nth, copy) in
         [(false, 0, 0), (false, 2, 1), (true, 2, 0), (true, 3, 1), (false, 4, 0), (true, 4, 1)]
     {
-        let log = Log::new(drive, true);
+        let log = Log::new(lent(drive, true));
         log.rot(nth, copy..copy + 1);
         assert_eq!(log.find(), ALL, "batch {nth} in copy {copy} of a drive {drive}");
     }
     // Each batch is whole in one of the copies.
-    let log = Log::new(false, true);
+    let log = Log::new(lent(false, true));
     (0..BATCHES).for_each(|nth| log.rot(nth, nth % 2..nth % 2 + 1));
     assert_eq!(log.find(), ALL);
 }
 
 #[test]
 fn rot_of_the_last_batch_looks_as_if_it_had_never_been_whole() {
-    on_all_kinds(|drive, two_copies| {
-        let log = Log::new(drive, two_copies);
+    on_all_kinds(|kind| {
+        let log = Log::new(kind);
         log.rot(BATCHES - 1, 0..log.homes.len());
-        assert_eq!(log.find(), Found::Batches(BATCHES - 1), "drive {drive}");
+        assert_eq!(log.find(), Found::Batches(BATCHES - 1), "{kind:?}");
     });
 }
 
 #[test]
 fn a_torn_batch_is_left_out_as_a_whole() {
-    on_all_kinds(|drive, two_copies| {
-        let log = Log::new(drive, two_copies);
+    on_all_kinds(|kind| {
+        let log = Log::new(kind);
         let (at, len) = log.batches[BATCHES - 1];
         assert!(len > UNIT);
         log.put(at + UNIT, &vec![0; (len - UNIT) as usize]);
-        assert_eq!(log.find(), Found::Batches(BATCHES - 1), "the end of the last one, drive {drive}");
-        let log = Log::new(drive, two_copies);
+        assert_eq!(log.find(), Found::Batches(BATCHES - 1), "the end of the last one, {kind:?}");
+        let log = Log::new(kind);
         log.put(at, &vec![0; UNIT as usize]);
-        assert_eq!(log.find(), Found::Batches(BATCHES - 1), "the start of the last one, drive {drive}");
+        assert_eq!(log.find(), Found::Batches(BATCHES - 1), "the start of the last one, {kind:?}");
     });
 }
 
 #[test]
 fn batches_of_an_older_filling_are_not_taken_for_new_ones() {
-    on_all_kinds(|drive, two_copies| {
-        let log = Log::new(drive, two_copies);
+    on_all_kinds(|kind| {
+        let log = Log::new(kind);
         log.put(log.end(), &log.bytes(log.older));
-        assert_eq!(log.find(), ALL, "drive {drive}");
+        assert_eq!(log.find(), ALL, "{kind:?}");
     });
 }
 
 #[test]
 fn a_batch_is_valid_only_where_it_was_written() {
-    on_all_kinds(|drive, two_copies| {
+    on_all_kinds(|kind| {
         // The last one again behind itself, and one of the middle.
         for nth in [BATCHES - 1, 2] {
-            let log = Log::new(drive, two_copies);
+            let log = Log::new(kind);
             log.put(log.end(), &log.bytes(log.batches[nth]));
-            assert_eq!(log.find(), ALL, "batch {nth} behind the end, drive {drive}");
+            assert_eq!(log.find(), ALL, "batch {nth} behind the end, {kind:?}");
         }
         // One in the place of another.
-        let log = Log::new(drive, two_copies);
+        let log = Log::new(kind);
         assert_eq!(log.batches[1].1, log.batches[2].1);
         log.put(log.batches[1].0, &log.bytes(log.batches[2]));
-        assert_eq!(log.find(), Found::Refused, "drive {drive}");
+        assert_eq!(log.find(), Found::Refused, "{kind:?}");
     });
 }
 
 #[test]
 fn a_zone_that_cannot_be_read_is_refused_unless_there_is_another_copy() {
-    on_all_kinds(|drive, two_copies| {
+    on_all_kinds(|kind| {
         for (copy, state) in [(0, ZoneState::Offline), (1, ZoneState::Offline), (0, ZoneState::ReadOnly)] {
-            let log = Log::new(drive, two_copies);
-            let Some(home) = log.homes.get(copy) else { continue };
-            device_of(&log.left, home.device).kill_zone(home.zone, state).unwrap();
-            let expected = if two_copies || state == ZoneState::ReadOnly { ALL } else { Found::Refused };
-            assert_eq!(log.find(), expected, "{state:?} in copy {copy}, drive {drive}");
+            let log = Log::new(kind);
+            let Some((device, zone)) = log.places.get(copy) else { continue };
+            device.kill_zone(*zone, state).unwrap();
+            let expected = if kind.two_copies || state == ZoneState::ReadOnly { ALL } else { Found::Refused };
+            assert_eq!(log.find(), expected, "{state:?} in copy {copy}, {kind:?}");
         }
     });
+}
+
+fn lent_home(head: &mut LogHead) -> &mut Home {
+    match &mut head.zones[0].homes[0] {
+        LogHome::Lent(home) => home,
+        LogHome::Own { .. } => panic!("the log is on a log device"),
+    }
 }
 
 #[test]
@@ -308,11 +340,11 @@ fn a_forged_head_does_no_harm() {
         ),
         // Nothing can show that there was a log.
         ("another incarnation", |_, head| head.incarnation += 1, none()),
-        ("an empty zone", |log, head| head.zones[0].homes[0].zone = log.empty_zone, none()),
-        ("a zone with blocks", |log, head| head.zones[0].homes[0].zone = log.block_zone, Found::Refused),
-        ("an anchor", |_, head| head.zones[0].homes[0].zone = ZoneIdx(0), Found::Refused),
-        ("no such zone", |_, head| head.zones[0].homes[0].zone = ZoneIdx(1 << 20), Found::Refused),
-        ("no such device", |_, head| head.zones[0].homes[0].device = DeviceIdx(7), Found::Refused),
+        ("an empty zone", |log, head| lent_home(head).zone = log.empty_zone, none()),
+        ("a zone with blocks", |log, head| lent_home(head).zone = log.block_zone, Found::Refused),
+        ("an anchor", |_, head| lent_home(head).zone = ZoneIdx(0), Found::Refused),
+        ("no such zone", |_, head| lent_home(head).zone = ZoneIdx(1 << 20), Found::Refused),
+        ("no such device", |_, head| lent_home(head).device = DeviceIdx(7), Found::Refused),
         (
             "one zone twice",
             |_, head| {
@@ -332,7 +364,7 @@ fn a_forged_head_does_no_harm() {
     ];
     for drive in [false, true] {
         for (what, forge, expected) in &forgeries {
-            let log = Log { is_forged: true, ..Log::new(drive, false) };
+            let log = Log { is_forged: true, ..Log::new(lent(drive, false)) };
             forge_log_head(&log.left, |head| forge(&log, head)).unwrap();
             assert_eq!(log.find(), *expected, "{what}, drive {drive}");
         }
@@ -363,4 +395,48 @@ fn a_device_with_larger_units_joins_and_no_batch_is_lost() {
         }
     }
     assert!(world.seen.logged > 35, "{:?}", world.seen);
+}
+
+/// A log device is the same one, at the state that the commit has seen or a later one; else the import refuses.
+#[test]
+fn a_lost_or_exchanged_log_device_is_refused() {
+    for drive in [false, true] {
+        let kind = Kind { drive, two_copies: false, own: true };
+        let log = Log::new(kind);
+        let lost = Log { left: without_log_devices(&log.left, |_| true), ..Log::new(kind) };
+        assert_eq!(lost.find(), Found::Refused, "{kind:?}");
+        // That of a pool which is made in the same way, but has another id.
+        let other =
+            Machine::create(&Plan { log_devices: 2, drive, intent_log: true, ..Plan::small(4) }).unwrap();
+        let foreign = log_devices_of(&other.device).remove(usize::from(drive));
+        other.pool.add_log_device(Arc::new(foreign.clone())).unwrap();
+        let exchanged = Log { left: without_log_devices(&log.left, |_| true), ..Log::new(kind) };
+        exchanged.left.share_power(vec![foreign]);
+        assert_eq!(exchanged.find(), Found::Refused, "{kind:?}");
+    }
+}
+
+#[test]
+fn an_older_copy_of_a_log_device_is_refused() {
+    for drive in [false, true] {
+        let plan = Plan { log_devices: 2, drive, intent_log: true, ..Plan::small(2) };
+        let mut world = fresh(&plan).unwrap();
+        let own = log_devices_of(&world.machine.device).remove(usize::from(drive));
+        world.machine.pool.add_log_device(Arc::new(own.clone())).unwrap();
+        let mut copies = vec![own.snapshot()];
+        one_batch(&mut world, "opens the log");
+        for name in ["one", "two", "three"] {
+            copies.push(own.snapshot());
+            one_batch(&mut world, name);
+        }
+        world.sync().unwrap();
+        let left = world.machine.device.restarted(Survival::Everything);
+        for (nth, old) in copies.iter().enumerate() {
+            let left = without_log_devices(&left, |_| true);
+            left.share_power(vec![old.restarted(Survival::Everything)]);
+            let refused = import(&left, 5).err().expect("an older copy was taken for the device");
+            assert!(refused.0.contains("older copy"), "copy {nth}, drive {drive}: {refused}");
+        }
+        assert!(import(&left, 5).is_ok());
+    }
 }

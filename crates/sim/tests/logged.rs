@@ -3,7 +3,8 @@
 use terrane_oracle::Failure;
 use terrane_sim::logged::world::Seen;
 use terrane_sim::logged::{
-    SmallScenario, count_small_ops, crowded_crash, cut_at, cut_replays_at, faulty_crash, random_crash,
+    SmallScenario, count_small_ops, crowded_crash, cut_at, cut_replays_at, faulty_crash, log_device_crash,
+    random_crash,
 };
 use terrane_sim::seeds::{number, seeds};
 
@@ -32,6 +33,13 @@ fn a_log_whose_writes_fail_loses_nothing() {
 }
 
 #[test]
+fn log_devices_that_join_leave_and_fail_lose_nothing() {
+    let seen = all(seeds(40), "--log-devices ", log_device_crash);
+    assert!(seen.joined > 40 && seen.left > 40 && seen.retried > 0 && seen.missed > 10, "{seen:?}");
+    assert!(seen.failed_writes > 0 && seen.logged > seen.committed / 2, "{seen:?}");
+}
+
+#[test]
 fn a_log_that_goes_from_zone_to_zone_loses_nothing() {
     let seen = all(seeds(5), "--crowded ", crowded_crash);
     assert!(seen.moved > 0, "{seen:?}");
@@ -44,11 +52,13 @@ fn a_log_that_gives_its_zones_back_loses_nothing() {
     assert!(seen.returned > 0, "{seen:?}");
 }
 
-const SCENARIOS: [SmallScenario; 4] = [
-    SmallScenario { seed: 7, drive: true, two_copies: false, steps: 120 },
-    SmallScenario { seed: 8, drive: false, two_copies: false, steps: 120 },
-    SmallScenario { seed: 9, drive: true, two_copies: true, steps: 120 },
-    SmallScenario { seed: 10, drive: false, two_copies: true, steps: 120 },
+const SCENARIOS: [SmallScenario; 6] = [
+    SmallScenario { seed: 7, drive: true, two_copies: false, log_devices: false, steps: 120 },
+    SmallScenario { seed: 8, drive: false, two_copies: false, log_devices: false, steps: 120 },
+    SmallScenario { seed: 9, drive: true, two_copies: true, log_devices: false, steps: 120 },
+    SmallScenario { seed: 10, drive: false, two_copies: true, log_devices: false, steps: 120 },
+    SmallScenario { seed: 11, drive: true, two_copies: false, log_devices: true, steps: 120 },
+    SmallScenario { seed: 12, drive: false, two_copies: true, log_devices: true, steps: 120 },
 ];
 
 #[test]

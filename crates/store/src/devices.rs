@@ -6,11 +6,13 @@
 use crate::PoolError;
 use crate::env::Env;
 use crate::host_space::{HostBackedDevice, HostSpace};
+use crate::log_devices::LogDevices;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
 use terrane_format::label::{ANCHORS, DEVICES_MAX, Geometry};
+use terrane_format::log::LogHome;
 use terrane_format::record::Home;
 use terrane_space::policy::Layout;
 use terrane_space::replicas::Replicas;
@@ -45,6 +47,8 @@ pub struct Devices {
     /// A bit for each device whose free space is not promised: those leaving, or about to leave if all promises fit the other devices.
     withheld: AtomicU64,
     host: Arc<HostSpace>,
+    /// The log devices, which have no index.
+    pub log_devices: LogDevices,
 }
 
 #[derive(Clone)]
@@ -103,7 +107,13 @@ impl Devices {
         let host = HostSpace::new(env);
         let member = |device: Option<Arc<dyn Device>>| device.map(|device| Member::new(device, &host));
         let members = RwLock::new(devices.into_iter().map(member).collect());
-        Devices { members, leaving: AtomicU64::new(0), withheld: AtomicU64::new(0), host }
+        Devices {
+            members,
+            leaving: AtomicU64::new(0),
+            withheld: AtomicU64::new(0),
+            host,
+            log_devices: LogDevices::default(),
+        }
     }
 
     /// Whether a device waits for space on the file system below it.
@@ -135,6 +145,23 @@ impl Devices {
         member.map(|member| member.device.clone()).ok_or_else(|| {
             Corrupt::new("zone tables", "device", format_args!("one of {}", members.len()), device).into()
         })
+    }
+
+    /// The device of a zone of the log, and the zone on it.
+    ///
+    /// # Errors
+    /// `Refused` if it is on a log device that is missing; else as for [`get`](Self::get).
+    pub fn locate_log(&self, home: &LogHome) -> Result<(Arc<Counted>, ZoneIdx), PoolError> {
+        match home {
+            LogHome::Lent(home) => Ok((self.get(home.device)?, home.zone)),
+            LogHome::Own { device, zone, .. } => match self.log_devices.get(*device) {
+                Some(found) => Ok((found.device().clone(), *zone)),
+                None => {
+                    let what = format_args!("log device {device:016x}");
+                    Err(PoolError::refused(what, "a device that is present", "none", "connect it"))
+                }
+            },
+        }
     }
 
     /// The devices that are present.
@@ -249,6 +276,11 @@ impl Devices {
             self.get(home.device).is_ok_and(|device| device.query(home.zone).is_ok_and(is_unwritable))
         };
         replicas.iter().find(died)
+    }
+
+    /// Unit of a log that begins now, in bytes: it may go on on any member and on any log device.
+    pub fn log_unit(&self) -> u64 {
+        self.write_unit().max(self.log_devices.write_unit())
     }
 
     /// The largest write unit of all devices: both copies of a block must be padded alike.

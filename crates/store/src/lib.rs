@@ -13,6 +13,7 @@
 //! * [`bootstrap`]: blocks that are named by place
 //! * [`commit_point`] and [`anchors`]: which txg is the newest
 //! * [`reader`] and [`prefetch_queue`]: reads and prefetch
+//! * [`log`], [`log_devices`] and [`log_reader`]: the intent log
 //! * [`cache_devices`] and [`l2cache`]: evicted blocks on cache devices (ZFS: L2ARC)
 //! * [`errors`], [`reports`] and [`read_retry`]: errors, and reads that wait for a device
 //! * [`counters`] of what devices did
@@ -34,6 +35,7 @@ pub mod explain;
 pub mod host_space;
 pub mod l2cache;
 pub mod log;
+pub mod log_devices;
 pub mod log_reader;
 mod newest;
 pub mod occupant;

@@ -1,7 +1,8 @@
 //! The intent log: batches of records between two commits.
 //!
-//! The log lies in zones that the allocator has lent and that the commit record names. It holds only what the layer above logs, and no
-//! pointers to other zones. So a batch is durable once the devices of its own zone were flushed.
+//! The log lies in zones of [log devices](crate::log_devices), or in zones that the allocator has lent. The commit record names them. It
+//! holds only what the layer above logs, and no pointers to other zones. So a batch is durable once the devices of its own zone were
+//! flushed.
 //!
 //! One batch at a time is written: the first waiter writes whatever was handed over until then, flushes, and wakes the others. Those who
 //! come meanwhile share the next batch. So the flush under way is the window in which records gather.
@@ -22,8 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_device::Device;
-use terrane_format::log::{LOG_BATCH_BYTES_MAX, LogBatchHead, LogHead, LogZone};
-use terrane_format::record::Home;
+use terrane_format::log::{LOG_BATCH_BYTES_MAX, LogBatchHead, LogHead, LogHome, LogZone};
 use terrane_wire::Txg;
 
 /// Most bytes of records that are better logged than committed. A commit writes some 24 KiB and flushes twice.
@@ -37,11 +37,15 @@ pub struct LogTicket(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogFailed;
 
-/// A zone of the log.
+/// A zone for the log.
 #[derive(Clone, Debug)]
-struct Zone {
-    homes: Vec<Home>,
-    capacity: u64,
+pub struct NewZone {
+    /// Where it is, one entry for each copy.
+    pub homes: Vec<LogHome>,
+    /// Offset of the first batch, in bytes.
+    pub start: u64,
+    /// In bytes, from the start of the zone.
+    pub capacity: u64,
 }
 
 /// A batch that the last durable commit does not contain.
@@ -60,7 +64,7 @@ struct State {
     /// Batches are multiples of it, in bytes: of the largest write unit of all devices when the log began.
     unit: u64,
     /// Zones that a durable commit names, oldest first. The last is written.
-    zones: VecDeque<Zone>,
+    zones: VecDeque<NewZone>,
     /// Index of the first of them.
     first_zone: u64,
     /// Index of the zone that is written: the last one, or the one before.
@@ -97,7 +101,7 @@ impl State {
         (LogBatchHead::SIZE as u64 + frames as u64).next_multiple_of(self.unit)
     }
 
-    fn zone(&self, index: u64) -> Option<&Zone> {
+    fn zone(&self, index: u64) -> Option<&NewZone> {
         self.zones.get(usize::try_from(index.checked_sub(self.first_zone)?).ok()?)
     }
 
@@ -109,7 +113,7 @@ impl State {
     fn fits(&self, bytes: u64) -> bool {
         bytes <= LOG_BATCH_BYTES_MAX
             && (bytes <= self.room()
-                || self.zone(self.at_zone + 1).is_some_and(|next| bytes <= next.capacity))
+                || self.zone(self.at_zone + 1).is_some_and(|next| bytes <= next.capacity - next.start))
     }
 
     fn has_failed(&self, ticket: u64) -> bool {
@@ -119,6 +123,17 @@ impl State {
     fn first_after(&self, txg: Txg) -> Option<&WrittenBatch> {
         self.batches.iter().find(|batch| batch.newest_txg > txg)
     }
+
+    /// The batch to which the record of `txg` leads. What is in front of it is durable, so an import can tell whether it finds the right
+    /// zone.
+    fn first_named(&self, txg: Txg) -> Option<&WrittenBatch> {
+        self.batches.iter().find(|batch| batch.newest_txg > txg || batch.number > self.acked)
+    }
+
+    /// Whether the commit of `txg` needs nothing of the log, and nothing is about to be written.
+    fn may_restart(&self, txg: Txg) -> bool {
+        self.first_after(txg).is_none() && !self.is_writing && self.waiting.is_empty()
+    }
 }
 
 /// What a commit does with the log.
@@ -126,9 +141,9 @@ pub struct LogPlan {
     /// For the commit record. `None`: there is no log.
     pub head: Option<LogHead>,
     /// Zones that the allocator gets back when the commit is durable.
-    released: Vec<Home>,
+    released: Vec<LogHome>,
     /// A zone that may be written when it is.
-    added: Option<Zone>,
+    added: Option<NewZone>,
 }
 
 /// The intent log of a pool.
@@ -153,7 +168,7 @@ impl IntentLog {
         counters: Arc<Counters>,
         reports: Arc<Reports>,
     ) -> IntentLog {
-        let state = Mutex::new(State { number: 1, unit: devices.write_unit(), ..State::default() });
+        let state = Mutex::new(State { number: 1, unit: devices.log_unit(), ..State::default() });
         IntentLog {
             pool,
             incarnation,
@@ -193,14 +208,23 @@ impl IntentLog {
     }
 
     /// Whether a zone of the log is one of these.
-    pub fn has_zone(&self, is_one: &dyn Fn(&Home) -> bool) -> bool {
+    pub fn has_zone(&self, is_one: &dyn Fn(&LogHome) -> bool) -> bool {
         self.state.lock().zones.iter().flat_map(|zone| &zone.homes).any(is_one)
     }
 
-    /// Whether a zone of a device with this write unit can follow.
-    pub fn takes_unit(&self, unit: u64) -> bool {
+    /// The unit of batches in the next zone, in bytes. Devices with larger write units cannot have it.
+    pub fn next_unit(&self) -> u64 {
         let state = self.state.lock();
-        state.zones.is_empty() || unit <= state.unit
+        if state.zones.is_empty() || state.is_broken { self.devices.log_unit() } else { state.unit }
+    }
+
+    /// Nothing more is written in the present zones: until a commit has named others, each `fsync` commits. No commit may be under way.
+    pub fn leave_zones(&self) {
+        let mut state = self.state.lock();
+        if !state.zones.is_empty() {
+            (state.is_broken, state.wants_zone) = (true, true);
+            self.is_open.store(false, Ordering::Release);
+        }
     }
 
     /// Hands over frames of txgs up to `newest_txg`. `None`: the log does not take them, so the caller must commit. Does not wait.
@@ -245,12 +269,18 @@ impl IntentLog {
 
     /// Writes what waits as one batch, and flushes. The lock is released meanwhile.
     fn write_batch(&self, state: &mut MutexGuard<'_, State>) {
+        if state.is_broken {
+            // The log left its zones meanwhile.
+            self.fail_waiting(state);
+            return;
+        }
         let frames = std::mem::take(&mut state.waiting);
         let newest_txg = std::mem::take(&mut state.waiting_txg);
         let ticket = state.handed;
         let bytes = state.batch_bytes(frames.len());
         if bytes > state.room() {
-            (state.at_zone, state.offset) = (state.at_zone + 1, 0);
+            let start = state.zone(state.at_zone + 1).map_or(0, |next| next.start);
+            (state.at_zone, state.offset) = (state.at_zone + 1, start);
         }
         let homes = state.zone(state.at_zone).map(|zone| zone.homes.clone()).unwrap_or_default();
         let (offset, number) = (state.offset, state.number);
@@ -277,33 +307,49 @@ impl IntentLog {
         state.is_writing = false;
         match is_durable {
             true => (state.durable, state.acked) = (ticket, number),
-            false => {
-                // Also those that came while it was written: nothing follows a batch that failed.
-                let (first, last) = (state.durable + 1, state.handed);
-                state.failed_tickets.push((first, last));
-                state.durable = last;
-                state.waiting.clear();
-                (state.is_broken, state.wants_zone) = (true, true);
-                self.is_open.store(false, Ordering::Release);
-            }
+            // Also those that came while it was written: nothing follows a batch that failed.
+            false => self.fail_waiting(state),
         }
         self.written.notify_all();
     }
 
+    /// What is not durable will never be.
+    fn fail_waiting(&self, state: &mut State) {
+        let (first, last) = (state.durable + 1, state.handed);
+        state.failed_tickets.push((first, last));
+        state.durable = last;
+        state.waiting.clear();
+        (state.is_broken, state.wants_zone) = (true, true);
+        self.is_open.store(false, Ordering::Release);
+        self.written.notify_all();
+    }
+
     /// Writes and flushes all copies of a batch. Returns whether they are durable.
-    fn store(&self, homes: &[Home], offset: u64, raw: &[u8]) -> bool {
-        let devices: Vec<_> = homes.iter().filter_map(|home| self.devices.get(home.device).ok()).collect();
-        if devices.len() != homes.len() || homes.is_empty() {
-            return false;
-        }
-        for (home, device) in homes.iter().zip(&devices) {
+    fn store(&self, homes: &[LogHome], offset: u64, raw: &[u8]) -> bool {
+        let mut members = Vec::new();
+        for home in homes {
             self.counters.count_log_bytes(raw.len());
-            if let Err(error) = device.write(home.zone, offset, raw) {
-                log::warn!("{home}: log write failed, committing instead: {error}");
+            let is_stored = match home {
+                LogHome::Own { device, zone, .. } => {
+                    let device = self.devices.log_devices.get(*device);
+                    device.is_some_and(|device| device.append(*zone, offset, raw, &self.counters))
+                }
+                LogHome::Lent(home) => {
+                    let Ok(device) = self.devices.get(home.device) else { return false };
+                    let outcome = device.write(home.zone, offset, raw);
+                    members.push(device);
+                    outcome
+                        .inspect_err(|error| {
+                            log::warn!("{home}: log write failed, committing instead: {error}");
+                        })
+                        .is_ok()
+                }
+            };
+            if !is_stored {
                 return false;
             }
         }
-        for device in &devices {
+        for device in &members {
             if let Err(error) = self.counters.record_duration(&self.counters.flush, || device.flush()) {
                 // A failed flush is final. The pool stops before any other flush can seem to succeed.
                 self.devices.host().stop();
@@ -312,7 +358,7 @@ impl IntentLog {
                 return false;
             }
         }
-        true
+        !homes.is_empty()
     }
 
     /// Whether the commit of `txg` should lend the log another zone.
@@ -320,32 +366,30 @@ impl IntentLog {
         let state = self.state.lock();
         match state.zones.len() {
             0 => state.wants_zone,
-            _ if state.is_broken => state.first_after(txg).is_none(),
+            _ if state.is_broken => state.may_restart(txg),
             // The zones in front of the first needed batch go, and a head names two.
             _ => {
-                let first = state.first_after(txg).map_or(state.at_zone, |batch| batch.zone);
+                let first = state.first_named(txg).map_or(state.at_zone, |batch| batch.zone);
                 let last = state.first_zone + state.zones.len() as u64 - 1;
                 first == last && state.offset > state.zone(last).map_or(0, |zone| zone.capacity) / 2
             }
         }
     }
 
-    /// What the record of `txg` says of the log. `lent`: a zone for it, with its capacity in bytes. `gives_up`: zones are short, so the
-    /// log gives up what it does not need.
-    pub fn plan(&self, txg: Txg, lent: Option<(Vec<Home>, u64)>, gives_up: bool) -> LogPlan {
+    /// What the record of `txg` says of the log. `added`: a zone for it. `gives_up`: the log gives up what it does not need.
+    pub fn plan(&self, txg: Txg, added: Option<NewZone>, gives_up: bool) -> LogPlan {
         let mut state = self.state.lock();
-        let added = lent.map(|(homes, capacity)| Zone { homes, capacity });
         let restarts = state.is_broken || gives_up || state.zones.is_empty();
-        if restarts && state.first_after(txg).is_none() && !state.is_writing && state.waiting.is_empty() {
+        if restarts && state.may_restart(txg) {
             // The record will not lead to what would be written from now on.
             state.is_broken = !state.zones.is_empty();
             self.is_open.store(false, Ordering::Release);
             let released = state.zones.iter().flat_map(|zone| zone.homes.clone()).collect();
-            state.unit = self.devices.write_unit();
+            state.unit = self.devices.log_unit();
             let head = added.as_ref().map(|zone| LogHead {
                 incarnation: self.incarnation,
                 number: state.number,
-                offset: 0,
+                offset: zone.start,
                 unit: state.unit,
                 chain: state.chain,
                 after: txg,
@@ -355,7 +399,7 @@ impl IntentLog {
             return LogPlan { head, released, added };
         }
         let (zone, number, offset, chain) = state
-            .first_after(txg)
+            .first_named(txg)
             .map_or((state.at_zone, state.number, state.offset, state.chain), |batch| {
                 (batch.zone, batch.number, batch.offset, batch.chain)
             });
@@ -369,10 +413,11 @@ impl IntentLog {
     }
 
     /// The commit of `txg` is durable, whose record has the head of `plan`. Returns zones that are lent no longer.
-    pub fn committed(&self, txg: Txg, plan: LogPlan) -> Vec<Home> {
+    pub fn committed(&self, txg: Txg, plan: LogPlan) -> Vec<LogHome> {
         let mut state = self.state.lock();
         state.commit_requested = false;
-        while state.batches.front().is_some_and(|batch| batch.newest_txg <= txg) {
+        let acked = state.acked;
+        while state.batches.front().is_some_and(|batch| batch.newest_txg <= txg && batch.number <= acked) {
             state.batches.pop_front();
         }
         while state
@@ -385,9 +430,13 @@ impl IntentLog {
         }
         if state.zones.is_empty() {
             (state.at_zone, state.offset) = (state.first_zone, 0);
+            state.batches.clear();
             state.is_broken = false;
         }
         if let Some(zone) = plan.added {
+            if state.zones.is_empty() {
+                state.offset = zone.start;
+            }
             state.zones.push_back(zone);
             state.wants_zone = false;
         }
@@ -408,6 +457,7 @@ mod tests {
     use crate::log_reader::LogReader;
     use terrane_device::{DeviceError, Layer, Layered, SimConfig, SimDevice};
     use terrane_format::log::Frame;
+    use terrane_format::record::Home;
     use terrane_wire::{DeviceIdx, ObjsetId, ZoneIdx};
 
     const POOL: u64 = 7;
@@ -430,8 +480,9 @@ mod tests {
         IntentLog::new((POOL, 3), devices, Arc::new(Counters::new(env)), reports)
     }
 
-    fn zone(number: u32) -> Option<(Vec<Home>, u64)> {
-        Some((vec![Home { device: DeviceIdx(0), zone: ZoneIdx(number) }], 64 << 10))
+    fn zone(number: u32) -> Option<NewZone> {
+        let home = LogHome::Lent(Home { device: DeviceIdx(0), zone: ZoneIdx(number) });
+        Some(NewZone { homes: vec![home], start: 0, capacity: 64 << 10 })
     }
 
     fn frame(change: u64, txg: u64) -> Vec<u8> {
@@ -457,9 +508,9 @@ mod tests {
     fn commit(
         log: &IntentLog,
         txg: u64,
-        (lent, gives_up): (Option<(Vec<Home>, u64)>, bool),
+        (lent, gives_up): (Option<NewZone>, bool),
         meanwhile: impl FnOnce(),
-    ) -> (Option<LogHead>, Vec<Home>) {
+    ) -> (Option<LogHead>, Vec<LogHome>) {
         let plan = log.plan(Txg(txg), lent, gives_up);
         let head = plan.head.clone();
         meanwhile();
@@ -491,7 +542,7 @@ mod tests {
             assert!(!log.is_open());
             assert_eq!(log.append(&frame(2, 6), Txg(6)), None);
         });
-        assert_eq!((head, returned), (None, zone(5).unwrap().0));
+        assert_eq!((head, returned), (None, zone(5).unwrap().homes));
         assert_eq!(log.append(&frame(3, 6), Txg(6)), None);
         assert!(log.needs_zone(Txg(6)), "the next commit may open it again");
         commit(&log, 6, (zone(9), false), || ());
@@ -522,7 +573,7 @@ mod tests {
         assert_eq!(found(&device, &head.unwrap()), (1..=20).collect::<Vec<_>>());
         assert!(!log.needs_zone(Txg(4)), "two zones are needed");
         let (head, returned) = commit(&log, 5, (None, false), || log_one(&log, 21, 6));
-        assert_eq!(returned, zone(5).unwrap().0);
+        assert_eq!(returned, zone(5).unwrap().homes);
         assert_eq!(found(&device, &head.unwrap()), [21]);
         let full: Vec<bool> =
             (22..50).map(|change| log.append(&frame(change, 6), Txg(6)).is_some()).collect();
@@ -602,7 +653,7 @@ mod tests {
     fn many_threads_lose_nothing() {
         let device = SimDevice::new(SimConfig { zone_size: 8 << 20, ..SimConfig::default() }).unwrap();
         let log = new_log(&device);
-        let lent = Some((vec![Home { device: DeviceIdx(0), zone: ZoneIdx(5) }], 8 << 20));
+        let lent = zone(5).map(|zone| NewZone { capacity: 8 << 20, ..zone });
         let (head, _) = commit(&log, 4, (lent, false), || ());
         std::thread::scope(|scope| {
             for thread in 0..8 {

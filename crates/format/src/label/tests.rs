@@ -3,7 +3,6 @@
 use super::*;
 use crate::boot_ptr::BootPtr;
 use crate::features::FEATURES;
-use crate::features::FeatureState;
 use crate::seal::{Seed, seal};
 use crate::uberblock::{Uberblock, UberblockPhys};
 use terrane_wire::Txg;
@@ -36,6 +35,7 @@ fn label() -> Label {
         features: Features { incompatible: vec!["org.example:x".into()], ..Features::default() },
         devices: vec![Some(row(99))],
         caches: Vec::new(),
+        log_devices: Vec::new(),
     }
 }
 
@@ -59,6 +59,24 @@ fn cache_devices_are_named_where_the_label_has_the_feature() {
     assert_eq!(Label::parse(&label.encode(0), 0, "here").unwrap(), label);
     label.caches = (0..=CACHES_MAX as u64).map(row).collect();
     assert!(Label::parse(&label.encode(0), 0, "here").is_err(), "too many");
+}
+
+#[test]
+fn log_devices_are_named_from_the_moment_when_the_feature_is_enabled() {
+    let row = |device| LogDeviceRow { device, zone_size: 1 << 26, name: format!("/dev/fast{device}") };
+    let mut label = Label { log_devices: vec![row(5), row(6)], ..label() };
+    let read = |label: &Label| Label::parse(&label.encode(0), 0, "here");
+    assert_eq!(read(&label).unwrap().log_devices, []);
+    for state in [FeatureState::Enabled, FeatureState::Active] {
+        label.features.set_state(Feature::LogDevices, state);
+        assert_eq!(read(&label).unwrap(), label);
+    }
+    label.features.enable(Feature::Caches);
+    assert_eq!(read(&label).unwrap(), label, "behind the caches");
+    label.log_devices = (0..=LOG_DEVICES_MAX as u64).map(row).collect();
+    assert!(read(&label).is_err(), "too many");
+    label.log_devices = vec![LogDeviceRow { name: "x".repeat(DEVICE_NAME_BYTES_MAX + 1), ..row(5) }];
+    assert!(read(&label).is_err(), "too long");
 }
 
 #[test]
@@ -262,9 +280,13 @@ fn labels_in_which_not_everything_would_fit_are_refused() {
     most.caches = (0..CACHES_MAX as u64)
         .map(|cache| CacheRow { cache: 1 + cache, zone_size: 1 << 26, name: String::new() })
         .collect();
+    most.log_devices = (0..LOG_DEVICES_MAX as u64)
+        .map(|device| LogDeviceRow { device: 1 + device, zone_size: 1 << 26, name: String::new() })
+        .collect();
     let long = "x".repeat(300);
     most.devices.iter_mut().flatten().for_each(|row| row.set_name(&long));
     most.caches.iter_mut().for_each(|row| row.set_name(&long));
+    most.log_devices.iter_mut().for_each(|row| row.set_name(&long));
     most.encode(0);
     let known: usize = FEATURES.iter().map(|row| row.name.len() + 2).sum();
     assert!(known <= 512, "{known} bytes of names of features");

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod joint;
+pub mod logging;
 
 use parking_lot::Mutex;
 use std::sync::Arc;

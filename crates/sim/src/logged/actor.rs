@@ -3,9 +3,10 @@
 use super::calls::Allocation;
 use super::world::{Step, World};
 use crate::attributes::acl_of;
-use crate::machine::device_of;
-use terrane_device::Fault;
-use terrane_oracle::{Content, Failure, ensure};
+use crate::machine::log_devices_of;
+use std::sync::Arc;
+use terrane_device::{Device, Fault, SimDevice};
+use terrane_oracle::{Content, Failure, ensure, failed};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, Time};
 use terrane_wire::Prng;
 
@@ -17,12 +18,14 @@ pub struct Actor {
     pub write_bytes: u64,
     /// Writes of the log fail now and then.
     pub log_fails: bool,
+    /// Log devices join, leave, and are tried again.
+    pub log_devices: bool,
 }
 
 impl Actor {
     /// One that follows from a seed.
     pub fn new(seed: u64) -> Actor {
-        Actor { rng: Prng::new(seed), write_bytes: 12_000, log_fails: false }
+        Actor { rng: Prng::new(seed), write_bytes: 12_000, log_fails: false, log_devices: false }
     }
 
     fn name(&mut self) -> String {
@@ -47,6 +50,9 @@ impl Actor {
 
     /// One call, or an `fsync`, or a commit now and then.
     pub fn step(&mut self, world: &mut World) -> Result<Step, Failure> {
+        if self.log_devices && self.rng.one_in(12) {
+            return self.change_log_devices(world);
+        }
         match self.rng.below(40) {
             0..14 => self.change_names(world)?,
             14..20 => self.change_attributes(world)?,
@@ -78,14 +84,51 @@ impl Actor {
         let zones = world.machine.pool.log_zones();
         let homes: Vec<_> = zones.iter().flat_map(|zone| zone.homes.iter().copied()).collect();
         let Some(home) = self.rng.pick(&homes) else { return world.fsync(ino) };
-        let device = device_of(&world.machine.device, home.device);
-        let device = device.ok_or(Failure("a device of the log is missing".into()))?;
+        let place = world.machine.log_place(&home);
+        let (device, zone) = place.ok_or(Failure("a device of the log is missing".into()))?;
         let partial = self.rng.one_in(2);
-        let fault = device.inject(Fault::WriteError { zone: Some(home.zone), one_in: 1, partial });
+        // A failed flush of a member stops the pool.
+        let fault = match home.lent().is_none() && self.rng.one_in(2) {
+            true => Fault::FailingFlush { nth: 1 },
+            false => Fault::WriteError { zone: Some(zone), one_in: 1, partial },
+        };
+        let fault = device.inject(fault);
         let step = world.fsync(ino);
         device.disarm(fault);
         world.seen.failed_writes += device.fired(fault);
         step
+    }
+
+    /// A log device joins or leaves, or those that failed are tried again.
+    fn change_log_devices(&mut self, world: &mut World) -> Result<Step, Failure> {
+        let pool = world.machine.pool.clone();
+        let named = pool.log_devices();
+        let is_free = |device: &SimDevice| named.iter().all(|row| row.name != device.info().name);
+        let free: Vec<SimDevice> =
+            log_devices_of(&world.machine.device).into_iter().filter(is_free).collect();
+        let ids: Vec<u64> = named.iter().map(|row| row.id).collect();
+        let chosen = free.get(self.rng.below(2) as usize).or(free.first()).cloned();
+        let outcome = match (self.rng.below(4), chosen, self.rng.pick(&ids)) {
+            (0, ..) => {
+                world.seen.retried += pool.retry_log_devices() as u64;
+                Ok(())
+            }
+            (1 | 2, Some(device), _) => {
+                world.seen.joined += 1;
+                pool.add_log_device(Arc::new(device)).map(drop)
+            }
+            (_, _, Some(id)) => {
+                world.seen.left += 1;
+                pool.remove_log_device(id)
+            }
+            _ => Ok(()),
+        };
+        if !world.machine.is_alive() {
+            return Ok(Step::Stopped);
+        }
+        outcome.map_err(failed("a change of log devices"))?;
+        world.note_commits()?;
+        Ok(Step::Done)
     }
 
     /// So many calls, or until the power is off. The tree is compared now and then.

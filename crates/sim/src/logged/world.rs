@@ -8,10 +8,11 @@
 //! the one that was written when the power failed.
 
 use super::tree::{Change, Tree};
-use crate::machine::Machine;
+use crate::machine::{Machine, log_devices_of, without_log_devices};
 use std::collections::BTreeSet;
-use terrane_device::SimDevice;
 use terrane_device::sim::Survival;
+use terrane_device::{Device, SimDevice};
+use terrane_format::log::LogHome;
 use terrane_oracle::{Failure, Outcome, ensure, failed};
 use terrane_posix::{AccessTimes, Errno, Ino, Time};
 
@@ -58,6 +59,14 @@ pub struct Seen {
     pub cut_replays: u64,
     /// Writes of the log that failed.
     pub failed_writes: u64,
+    /// Log devices that joined, left, and were tried again after a failure.
+    pub joined: u64,
+    /// See `joined`.
+    pub left: u64,
+    /// See `joined`.
+    pub retried: u64,
+    /// An import was refused because a log device was missing.
+    pub missed: u64,
 }
 
 impl Seen {
@@ -72,6 +81,10 @@ impl Seen {
         self.lost_unpromised += other.lost_unpromised;
         self.cut_replays += other.cut_replays;
         self.failed_writes += other.failed_writes;
+        self.joined += other.joined;
+        self.left += other.left;
+        self.retried += other.retried;
+        self.missed += other.missed;
     }
 }
 
@@ -109,7 +122,7 @@ pub struct World {
     /// Inodes that have lost their last name.
     gone: BTreeSet<Ino>,
     /// First zone of the log.
-    log_zone: Option<(u32, u32)>,
+    log_zone: Option<LogHome>,
 }
 
 impl World {
@@ -223,7 +236,7 @@ impl World {
         }
         let zones = self.machine.pool.log_zones();
         let first = zones.first().and_then(|zone| zone.homes.first());
-        let first = first.map(|home| (u32::from(home.device.0), home.zone.0));
+        let first = first.copied();
         if first != self.log_zone && self.log_zone.is_some() {
             *(if first.is_some() { &mut self.seen.moved } else { &mut self.seen.returned }) += 1;
         }
@@ -370,6 +383,34 @@ impl World {
         let tree = self.matching(&machine, txg)?;
         let seen = Seen { replayed: self.seen.replayed + replayed, ..self.seen };
         Ok(World { seen, ..World::new(machine, tree) })
+    }
+
+    /// A change of devices may have committed.
+    pub fn note_commits(&mut self) -> Result<(), Failure> {
+        self.settle()
+    }
+
+    /// Without some log device, or all of them, nothing is lost unnoticed: an import has everything, or refuses and names a device.
+    pub fn check_without_log_devices(&mut self, left: &SimDevice, seed: u64) -> Result<(), Failure> {
+        let names: Vec<String> =
+            log_devices_of(left).iter().map(|device| device.info().name.clone()).collect();
+        let one = |name: &String| vec![name.clone()];
+        let all = Some(names.clone()).filter(|names| !names.is_empty());
+        for lost in names.iter().map(one).chain(all) {
+            let rest = without_log_devices(left, |name| lost.iter().any(|lost| lost == name));
+            let within = |failure: Failure| failure.within(format_args!("without {lost:?}"));
+            match import(&rest, seed) {
+                Ok((machine, txg, _)) => drop(self.matching(&machine, txg).map_err(within)?),
+                Err(failure) => {
+                    let is_named = lost.iter().any(|name| failure.0.contains(&format!("known as {name}")));
+                    ensure(is_named && failure.0.contains("--discard-log"), || {
+                        format!("without {lost:?}: {failure}")
+                    })?;
+                    self.seen.missed += 1;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Compares what a power cut has left, and goes on as if there had been none.
