@@ -87,7 +87,7 @@ pub fn check_mounted(open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<Ch
         let before = open_pool.pool.synced_txg();
         // The state committed now stays on the device, while writers continue.
         let hold = open_pool.pool.hold_zones();
-        let devices = open_pool.pool.device_handles().into_iter().map(read_only_view).collect();
+        let devices = open_pool.device_handles().into_iter().map(read_only_view).collect();
         let outcome = check(devices, progress);
         let was_held = hold.is_whole();
         drop(hold);
@@ -122,7 +122,7 @@ pub fn count_uses(
         let start = open_pool.pool.begin_use_walk();
         open_pool.pool.commit()?;
         let hold = open_pool.pool.hold_zones();
-        let devices = open_pool.pool.device_handles().into_iter().map(read_only_view).collect();
+        let devices = open_pool.device_handles().into_iter().map(read_only_view).collect();
         let outcome = check(devices, progress);
         let was_held = hold.is_whole();
         drop(hold);

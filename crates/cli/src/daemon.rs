@@ -121,7 +121,7 @@ impl Shared {
 
     /// The greeting, with the devices that the pool has now and the mounts that still exist.
     fn greeting(&self) -> Greeting {
-        let devices = self.open_pool.pool.device_handles();
+        let devices = self.open_pool.device_handles();
         let mounts: Vec<_> =
             self.mounts().iter().filter(|mount| mount.is_mounted()).map(|mount| mount.greeted()).collect();
         let first = mounts.first().cloned();
@@ -406,7 +406,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         log::warn!("device descriptor not released: {failure}");
     }
     // A client that learns of the end may open the device at once, while this process is still exiting.
-    pool.device_handles().iter().for_each(|device| device.unlock());
+    shared.open_pool.device_handles().iter().for_each(|device| device.unlock());
     report_end(&shared, exported.clone());
     exported.map_err(Failure)?;
     served

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_format::addr;
+use terrane_format::log_device::LogDeviceHead;
 use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 
 /// Default size of a file that is created for a pool.
@@ -22,6 +23,7 @@ pub enum DevicePurpose {
     Data,
     Special,
     Cache,
+    Log,
 }
 
 /// Options for devices that join.
@@ -68,7 +70,8 @@ impl DeviceOptions {
         let remedy = match word {
             "mirror" => "omit it: data has one copy, metadata has two, on two devices where there are two",
             "spare" => "omit it: there are no spares",
-            "log" | "dedup" => "omit it: there are no such devices",
+            "dedup" => "omit it: there are no such devices",
+            "log" => "use --log DEVICE; `terrane pool add` adds one later",
             "special" => "use --special DEVICE; `terrane pool add` adds one later",
             "cache" => "add it afterwards: terrane pool add POOL cache DEVICE",
             _ if ["raidz", "draid"].iter().any(|kind| word.strip_prefix(kind).is_some_and(is_level)) => {
@@ -201,11 +204,18 @@ fn validate_zone_size(bytes: u64) -> Outcome {
     ))
 }
 
+/// The head of a log device.
+pub fn log_device_in(read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<LogDeviceHead> {
+    let mut raw = vec![0; LogDeviceHead::SIZE];
+    if read(0, &mut raw) { LogDeviceHead::parse(&raw) } else { None }
+}
+
 /// What would be lost.
 fn existing_content(backing: &Backing) -> Option<String> {
     let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
     match terrane_pool::probe(&mut read, backing.size()) {
         Some(probe) => Some(format!("the Terrane pool {:?}", probe.label.name)),
+        None if log_device_in(&mut read).is_some() => Some("a log device of a Terrane pool".to_owned()),
         None => terrane_device::identify_foreign(backing),
     }
 }

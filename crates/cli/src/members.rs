@@ -6,6 +6,7 @@
 //!
 //! Invariant: only the id decides whether a device belongs to the pool, never its path.
 
+use crate::device_probe::log_device_in;
 use crate::failure::{Failure, Outcome};
 use crate::target::{self, Target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +15,9 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrane_device::{Backing, Device, Identity, OpenMode, PathKind};
-use terrane_format::label::Label;
+use terrane_device::{Backing, Device, Identity, OpenMode, PathKind, UnlockedReader};
+use terrane_format::label::{Label, LogDeviceRow};
+use terrane_format::log_device::LogDeviceHead;
 
 /// The label at a path, if a device of a pool is there; read without a lock.
 pub fn label_at(path: &Path) -> Option<Label> {
@@ -108,7 +110,7 @@ pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
 }
 
 /// The label says where the device was. If it is still there, the device at `path` is a copy of it. The other
-/// devices, found by their paths, would be those of the original.
+/// devices and the log devices, found by their paths, would be those of the original.
 fn refuse_copied(path: &Path, label: &Label) -> Outcome {
     let own = label.members().find(|(_, row)| row.device == label.device);
     let known = own.and_then(|(_, row)| Path::new(&row.name).canonicalize().ok());
@@ -188,6 +190,7 @@ pub fn devices_to_destroy(
 pub fn warn_of_access(path: &Path) {
     let Some(label) = label_at(path) else { return };
     let caches = label.caches.iter().map(|row| PathBuf::from(&row.name));
+    let caches = caches.chain(label.log_devices.iter().map(|row| PathBuf::from(&row.name)));
     // Where devices cannot be told apart the mount reports it.
     for path in paths(path, &label).unwrap_or_default().into_iter().chain(caches) {
         let Ok(meta) = path.metadata() else { continue };
@@ -233,9 +236,69 @@ pub fn open_paths(paths: &[PathBuf], mode: OpenMode) -> Outcome<Vec<Arc<dyn Devi
     paths.iter().map(|path| open_one(path, mode).map(|(device, _)| device)).collect()
 }
 
+/// Opens and locks all devices of a pool, also its log devices.
+pub fn open_all(target: &Target, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
+    let mut devices: Vec<_> = open(target, mode)?.into_iter().map(|(_, device)| device).collect();
+    devices.extend(open_log_devices(&target.path, mode)?);
+    Ok(devices)
+}
+
 /// The same, for commands that only read.
 pub fn open_read_only(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
-    Ok(open(target, OpenMode::ReadOnly)?.into_iter().map(|(_, device)| device).collect())
+    open_all(target, OpenMode::ReadOnly)
+}
+
+/// The head of the log device at a path, if there is one; read without a lock.
+fn log_head_at(path: &Path) -> Option<LogDeviceHead> {
+    let probe = terrane_device::probe(path).ok()?;
+    if !matches!(probe.kind, PathKind::Regular | PathKind::Block) {
+        return None;
+    }
+    let peek = UnlockedReader::open(path).ok()?;
+    log_device_in(&mut |offset, buf| peek.read_at(offset, buf).is_ok())
+}
+
+/// Opens and locks the log devices of the pool that has a device at `path`: where its label says, else beside that device and among the
+/// disks. One that is not found, or cannot be opened, is left out: an import says whether it needs it.
+///
+/// # Errors
+/// There is no pool at `path`; or it is a copy that is to be changed, and would write into the log of its original.
+pub fn open_log_devices(path: &Path, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
+    let (label, mut found) = (target::read_label(path)?, Vec::new());
+    if !label.log_devices.is_empty()
+        && let Err(failure) = refuse_copied(path, &label)
+    {
+        return if mode == OpenMode::ReadOnly { Ok(found) } else { Err(failure) };
+    }
+    for row in &label.log_devices {
+        let missing = BTreeMap::from([(row.device, row.name.clone())]);
+        let near = SearchScope::LabelPaths.candidates(path, &missing).into_iter();
+        let mut far = SearchScope::SameDirAndDisks.candidates(path, &missing).into_iter();
+        let mut all = near.chain(std::iter::from_fn(move || far.next()));
+        found.extend(all.find_map(|candidate| open_log_device(&candidate, &label, row, mode)));
+    }
+    Ok(found)
+}
+
+/// Opens and locks the log devices of a pool that are at these paths.
+pub fn open_log_devices_among(paths: &[PathBuf], label: &Label, mode: OpenMode) -> Vec<Arc<dyn Device>> {
+    let open = |row: &LogDeviceRow| paths.iter().find_map(|path| open_log_device(path, label, row, mode));
+    label.log_devices.iter().filter_map(open).collect()
+}
+
+fn open_log_device(
+    path: &Path,
+    label: &Label,
+    row: &LogDeviceRow,
+    mode: OpenMode,
+) -> Option<Arc<dyn Device>> {
+    log_head_at(path).filter(|head| (head.pool, head.device) == (label.pool, row.device))?;
+    let opened = Backing::open(path, mode).and_then(|backing| backing.into_device(row.zone_size));
+    opened
+        .inspect_err(|error| {
+            log::warn!("pool {}: log device {} not opened: {error}", label.name, path.display())
+        })
+        .ok()
 }
 
 fn open_one(path: &Path, mode: OpenMode) -> Outcome<(Arc<dyn Device>, Label)> {

@@ -46,6 +46,7 @@ pub fn render(open_pool: &OpenPool, mount: Option<&MountMetrics>) -> String {
         families::txgs(&mut text, &stats);
         families::caches(&mut text, &stats);
         families::cache_devices(&mut text, open_pool);
+        families::log_devices(&mut text, open_pool);
         families::levels(&mut text, open_pool);
         families::rewritten(&mut text, &mount.file_systems);
         families::errors(&mut text, &stats);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use terrane_dataset::{Dataset, DatasetError, Datasets};
 use terrane_device::{Backing, Device, Identity, OpenMode};
 use terrane_object::ObjectSets;
-use terrane_pool::{ImportOptions, Pool};
+use terrane_pool::{ImportOptions, LogDeviceStatus, Pool};
 use terrane_posix::{Fs, ReplayGuide, WholeReplay, replay_pool};
 use terrane_store::env::SystemEnv;
 use terrane_wire::ObjsetId;
@@ -258,7 +258,9 @@ impl OpenPool {
             let (expected, found) = ("the device that was mounted", "a copy of it in its place");
             return Err(Failure::refused(path.display(), expected, found, "bring the mounted device back"));
         }
-        OpenPool::of_devices(&target.path, devices.into_iter().map(|(_, device)| device).collect(), options)
+        let mut devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
+        devices.extend(members::open_log_devices(&target.path, mode)?);
+        OpenPool::of_devices(&target.path, devices, options)
     }
 
     /// Opens exactly these devices.
@@ -314,6 +316,27 @@ impl OpenPool {
                 log::warn!("pool {}: cache device {} not attached: {failure}", self.pool.name(), row.name);
             }
         }
+    }
+
+    /// Attaches log devices that were missing. Returns how many there are.
+    pub fn attach_log_devices(&self) -> Outcome<usize> {
+        let mut label = self.pool.label();
+        label.log_devices.retain(|row| {
+            let is_missing = |device: &LogDeviceStatus| device.id == row.device && device.stats.is_none();
+            self.pool.log_devices().iter().any(is_missing)
+        });
+        let paths: Vec<PathBuf> = label.log_devices.iter().map(|row| PathBuf::from(&row.name)).collect();
+        let found = members::open_log_devices_among(&paths, &label, OpenMode::ReadWrite);
+        let count = found.len();
+        found.into_iter().try_for_each(|device| self.pool.attach_log_device(device))?;
+        Ok(count)
+    }
+
+    /// All devices, also those of the log.
+    pub fn device_handles(&self) -> Vec<Arc<dyn Device>> {
+        let mut devices = self.pool.device_handles();
+        devices.extend(self.pool.log_device_handles());
+        devices
     }
 
     /// The view of the data set or snapshot at this path.

@@ -365,8 +365,7 @@ pub fn rebuild_index(registry: &Registry, word: &str) -> Outcome<()> {
         let expected = "a pool that is not mounted";
         return Err(Failure::refused(&target.name, expected, "a mounted pool", "unmount it first"));
     }
-    let devices = members::open(&target, OpenMode::ReadWrite)?;
-    let devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
+    let devices = members::open_all(&target, OpenMode::ReadWrite)?;
     checking::rebuild(&devices, &progress_bar())
 }
 

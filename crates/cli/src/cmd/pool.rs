@@ -1,6 +1,7 @@
 //! `terrane pool`: creates, imports, watches and destroys pools.
 
 mod clear;
+mod destroy;
 mod devices;
 mod features;
 mod gc;
@@ -8,7 +9,7 @@ mod import;
 mod iostat;
 mod upgrade;
 
-use super::{MountedDaemon, PoolMatch, Survey, ask_within, lasting_daemon, match_pool, print, refuse_copy};
+use super::{Survey, ask_within, print};
 use crate::boot_mounts::PoolMounts;
 use crate::control::{self, GREETING_TIMEOUT, SURVEY_TIMEOUT};
 use crate::device_probe::DeviceOptions;
@@ -22,18 +23,15 @@ use crate::target;
 use crate::{size, sys};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
-use terrane_format::label::{ANCHORS, Role};
+use terrane_device::{Device, OpenMode};
+use terrane_format::label::Role;
 use terrane_object::ObjectSets;
-use terrane_pool::is_cache_of;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
 use terrane_store::env::SystemEnv;
-use terrane_wire::ZoneIdx;
 
 #[derive(Subcommand)]
 pub enum PoolCommand {
@@ -67,7 +65,7 @@ pub enum PoolCommand {
     #[command(after_help = clear::HELP)]
     Clear(clear::Clear),
     /// Destroy a pool: its labels are wiped, and all its data is lost
-    Destroy(Destroy),
+    Destroy(destroy::Destroy),
     /// Show which features a pool may use and which it does, and enable or disable some
     #[command(after_help = features::HELP)]
     Features(features::Features),
@@ -86,6 +84,9 @@ pub struct Create {
     /// Devices for metadata, created like the others
     #[arg(long, value_name = "DEVICE", num_args = 1..)]
     special: Vec<PathBuf>,
+    /// Devices for the intent log, created like the others
+    #[arg(long, value_name = "DEVICE", num_args = 1..)]
+    log: Vec<PathBuf>,
     #[command(flatten)]
     device_options: DeviceOptions,
     /// Set a property of the root data set
@@ -132,15 +133,6 @@ pub struct List {
     columns: Vec<String>,
     #[command(flatten)]
     output: OutputFormat,
-}
-
-#[derive(Args)]
-pub struct Destroy {
-    /// A pool, by name or by device
-    pool: String,
-    /// Also remove the files, including those of cache devices
-    #[arg(long)]
-    delete: bool,
 }
 
 const POOLS: Listing = Listing {
@@ -270,6 +262,9 @@ fn is_unhealthy(row: &Value) -> bool {
     row["state"] != "healthy"
         || row["lost_files"].as_array().is_some_and(|files| !files.is_empty())
         || row["devices"].as_array().is_some_and(|devices| devices.iter().any(has_failed))
+        || row["log_devices"]
+            .as_array()
+            .is_some_and(|devices| devices.iter().any(|row| row["state"] != "normal"))
 }
 
 /// Error counters of a device: the keys of its row, and what they count.
@@ -460,6 +455,16 @@ impl Status {
         }
     }
 
+    /// A log device, in words.
+    fn log_line(&self, row: &Value) -> String {
+        let (name, state) = (printable(row["device"].as_str().unwrap_or("-")), row["state"].as_str());
+        match (state, row["size"].as_u64()) {
+            (Some("normal"), Some(size)) if self.parsable => format!("{name}, {size}"),
+            (Some("normal"), Some(size)) => format!("{name}, {}", size::format(size)),
+            (state, _) => format!("{name}, {}", state.unwrap_or("?")),
+        }
+    }
+
     fn describe(&self, row: &Value) -> String {
         let word = |key: &str| printable(row[key].as_str().unwrap_or("-"));
         let bytes = |key: &str| {
@@ -484,6 +489,9 @@ impl Status {
         }
         for cache in row["caches"].as_array().into_iter().flatten() {
             line("cache", self.cache_line(cache));
+        }
+        for device in row["log_devices"].as_array().into_iter().flatten() {
+            line("log", self.log_line(device));
         }
         line("mounted", mounted_text(row));
         match row["supervisor"].as_str() {
@@ -584,7 +592,8 @@ impl Status {
         let features: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
         line("features", if features.is_empty() { "none".to_owned() } else { features.join(", ") });
         let damage = row["damage"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let troubles = devices.iter().map(|row| &row["trouble"]);
+        let of_log = row["log_devices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let troubles = devices.iter().chain(of_log).map(|row| &row["trouble"]);
         let found = damage
             .iter()
             .chain([&row["failed"], &row["suspended"]["reason"]])
@@ -682,7 +691,7 @@ impl Create {
             let text = "-m: a pool has no mount point of its own: create it, then `terrane mount";
             return Err(Failure(format!("{text} {} {}`", self.name, dir.display())));
         }
-        let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special));
+        let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special).chain(&self.log));
         all.clone().try_for_each(|path| self.device_options.reject_keyword(path))?;
         // All checks that are possible before anything is changed. A pool that could not be added to the
         // registry afterwards would be in the way.
@@ -732,7 +741,8 @@ impl Create {
         new_device.into_device()
     }
 
-    fn format(&self, devices: Vec<Arc<dyn Device>>) -> Outcome {
+    /// The last devices are those of the log.
+    fn format(&self, mut devices: Vec<Arc<dyn Device>>) -> Outcome {
         let options =
             ImportOptions { discard: !self.no_discard, ..open_pool::tool_options(OpenMode::ReadWrite) };
         let mut create = CreateOptions::named(&self.name);
@@ -741,8 +751,11 @@ impl Create {
         if self.no_features {
             create.features.clear();
         }
+        let log_devices = devices.split_off(create.roles.len());
         let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &options)?;
-        let formatted = self.format_root(&pool);
+        let formatted = self.format_root(&pool).and_then(|()| {
+            log_devices.into_iter().try_for_each(|device| Ok(pool.add_log_device(device).map(drop)?))
+        });
         if formatted.is_err() {
             pool.abandon();
         }
@@ -767,132 +780,4 @@ fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str)
     let Some(known) = target::other_pool_named(registry, name, path)? else { return Ok(()) };
     let found = format!("a pool of that name on {}", known.display());
     Err(Failure::refused(format_args!("pool {name}"), "an unused name", found, remedy))
-}
-
-impl Destroy {
-    fn run(&self) -> Outcome {
-        let registry = Registry::of_this_user()?;
-        let target = target::find(&registry, &self.pool)?;
-        let mounted = lasting_daemon(&registry, &target, None)?;
-        let matched =
-            mounted.map(|MountedDaemon { daemon, .. }| (match_pool(&daemon.greeting, &target), daemon));
-        if let Some((PoolMatch::Copy, daemon)) = &matched {
-            return Err(refuse_copy(&daemon.greeting, &target));
-        }
-        if let Some((PoolMatch::Same, daemon)) = matched {
-            let dir = daemon.greeting.mountpoint.display().to_string();
-            return Err(Failure(format!("pool {} is mounted on {dir}; unmount it first", target.name)));
-        }
-        if target.path.symlink_metadata().is_err() {
-            registry.forget(&target.name)?;
-            return Err(Failure(format!(
-                "pool {}: device {} not found; name forgotten",
-                target.name,
-                target.path.display()
-            )));
-        }
-        let devices = members::open(&target, OpenMode::ReadWrite)
-            .map_err(|failure| import::suggest_forget(failure, &target))?;
-        let devices = members::devices_to_destroy(devices)?;
-        let caches = open_caches(&target.path)?;
-        for (path, _) in devices.iter().chain(&caches).filter(|_| self.delete) {
-            if terrane_device::probe(path)?.kind != PathKind::Regular {
-                let remedy = "omit --delete";
-                return Err(Failure::refused(path.display(), "a file to delete", "a device", remedy));
-            }
-        }
-        // The device by which the registry knows the pool goes last: until then the others can be found
-        // again.
-        for (path, device) in &caches {
-            self.destroy_device(path, reset_zones(device.as_ref()))?;
-        }
-        for (path, device) in devices.iter().rev() {
-            self.destroy_device(path, wipe(device.as_ref()))?;
-        }
-        let paths: Vec<PathBuf> = devices.into_iter().map(|(path, _)| path).collect();
-        registry.forget_at(&target.name, &paths)
-    }
-}
-
-impl Destroy {
-    /// Ends one device. A file that is to be removed is removed even if emptying it failed.
-    fn destroy_device(&self, path: &Path, emptied: Outcome) -> Outcome {
-        if !self.delete {
-            return emptied;
-        }
-        if let Err(failure) = emptied {
-            eprintln!("terrane: {failure}; removing the file anyway");
-        }
-        std::fs::remove_file(path).map_err(Failure::io("removing", path))
-    }
-}
-
-/// The cache devices that the label at `path` names, open: they hold copies of blocks. Prints those that are
-/// not where they were.
-fn open_caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
-    let label = target::read_label(path)?;
-    let mut found = Vec::new();
-    for row in &label.caches {
-        let path = PathBuf::from(&row.name);
-        let is_there = path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
-        let device = is_there.then(|| Backing::open(&path, OpenMode::ReadWrite)).transpose()?;
-        let device = device.map(|backing| backing.into_device(row.zone_size)).transpose()?;
-        match device {
-            Some(device) if is_cache_of(device.as_ref(), label.pool, row.cache)? => {
-                found.push((path, device))
-            }
-            _ => eprintln!(
-                "terrane: cache device {} not found: it still holds copies of blocks of pool {}",
-                printable(&row.name),
-                label.name
-            ),
-        }
-    }
-    Ok(found)
-}
-
-/// Empties all zones.
-fn reset_zones(device: &dyn Device) -> Outcome {
-    for zone in (0..device.info().zone_count).map(ZoneIdx) {
-        match device.report(zone)?.state {
-            // Such a zone can no longer be reset.
-            ZoneState::ReadOnly | ZoneState::Offline if zone.0 >= ANCHORS => {}
-            _ => device.reset(zone)?,
-        }
-    }
-    if !device.info().hardware_pointers {
-        overwrite(device)?;
-    }
-    Ok(device.flush()?)
-}
-
-/// Empties both anchors and overwrites the labels: where space cannot be discarded, a reset leaves old bytes.
-/// A zoned drive is left as it came, with all zones empty.
-fn wipe(device: &dyn Device) -> Outcome {
-    if device.info().hardware_pointers {
-        return reset_zones(device);
-    }
-    (0..ANCHORS).try_for_each(|anchor| device.reset(ZoneIdx(anchor)))?;
-    overwrite(device)?;
-    Ok(device.flush()?)
-}
-
-/// If the underlying file system is full, discarded space may not be available again. It need not be
-/// overwritten: it reads as zeros.
-fn overwrite(device: &dyn Device) -> Outcome {
-    match terrane_store::anchors::overwrite_labels(device) {
-        Err(error) if !starts_with_zeros(device) => Err(error.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Reads where labels and headers of cache devices would be.
-fn starts_with_zeros(device: &dyn Device) -> bool {
-    let mut piece = vec![0; 64 << 10];
-    (0..ANCHORS).map(ZoneIdx).all(|zone| {
-        (0..4 << 20).step_by(piece.len()).all(|at| {
-            at + piece.len() as u64 > device.info().zone_size
-                || (device.read(zone, at, &mut piece).is_ok() && piece.iter().all(|byte| *byte == 0))
-        })
-    })
 }

@@ -15,6 +15,7 @@ use terrane_pool::{KeptSpace, Stats};
 use terrane_posix::{Fs, Job, RewriteFigures};
 use terrane_store::counters::{Io, WaitFor};
 use terrane_store::l2cache::CacheDeviceStats;
+use terrane_store::log_devices::LogDeviceStats;
 use terrane_txg::gc_request::GcMode;
 use terrane_txg::levels::LevelShare;
 
@@ -395,6 +396,34 @@ pub fn cache_devices(text: &mut MetricsText, open_pool: &OpenPool) {
         let there = caches.iter().filter_map(|cache| Some((&*cache.name, field(cache.stats.as_ref()?))));
         text.labelled((name, kind, help), "device", there);
     }
+}
+
+/// The log devices, which hold the intent log.
+pub fn log_devices(text: &mut MetricsText, open_pool: &OpenPool) {
+    type Field = fn(&LogDeviceStats) -> u64;
+    let fields: [(&str, &str, &str, Field); 5] = [
+        ("log_device_size_bytes", "gauge", "Size of the log device, in bytes.", |stats| stats.size_bytes),
+        ("log_device_failed", "gauge", "Whether the log device has failed.", |stats| {
+            u64::from(stats.failure.is_some())
+        }),
+        ("log_device_written_bytes_total", "counter", "Bytes written to the log device.", |stats| {
+            stats.io.written_bytes
+        }),
+        ("log_device_flushes_total", "counter", "Flushes of the log device.", |stats| stats.io.flushes),
+        ("log_device_errors_total", "counter", "Requests that failed on the log device.", |stats| {
+            stats.io.errors()
+        }),
+    ];
+    let devices = open_pool.pool.log_devices();
+    if devices.is_empty() {
+        return;
+    }
+    for (name, kind, help, field) in fields {
+        let there = devices.iter().filter_map(|one| Some((&*one.name, field(one.stats.as_ref()?))));
+        text.labelled((name, kind, help), "device", there);
+    }
+    let missing = devices.iter().filter(|one| one.stats.is_none()).count();
+    text.gauge("log_devices_missing", "Log devices that are missing.", missing);
 }
 
 /// The levels that `zstd-auto` chose.

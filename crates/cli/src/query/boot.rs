@@ -37,7 +37,7 @@ pub fn boot_mounts_of(open_pool: &OpenPool) -> Outcome<PoolMounts> {
 }
 
 fn device_paths(open_pool: &OpenPool) -> Vec<PathBuf> {
-    open_pool.pool.device_handles().iter().map(|device| PathBuf::from(&device.info().name)).collect()
+    open_pool.device_handles().iter().map(|device| PathBuf::from(&device.info().name)).collect()
 }
 
 /// Adds the data set and those below it. None of them has to be opened for that.

@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use serde::Serialize;
 use std::path::Path;
 use terrane_format::label::{DeviceState, Role};
-use terrane_pool::CacheDeviceStatus;
+use terrane_pool::{CacheDeviceStatus, LogDeviceStatus};
 use terrane_store::errors::DeviceErrors;
 use terrane_txg::members::Member;
 
@@ -103,6 +103,39 @@ impl CacheRow {
     }
 }
 
+/// A log device, with counters if it is present.
+#[derive(Serialize)]
+pub(super) struct LogDeviceRow {
+    id: String,
+    device: String,
+    role: &'static str,
+    state: &'static str,
+    size: Option<u64>,
+    zones_used: Option<u64>,
+    written: Option<u64>,
+    trouble: Option<String>,
+}
+
+impl LogDeviceRow {
+    pub fn of(device: &LogDeviceStatus) -> LogDeviceRow {
+        let stats = device.stats.as_ref();
+        LogDeviceRow {
+            id: format!("{:016x}", device.id),
+            device: device.name.clone(),
+            role: "log",
+            state: match stats.map(|stats| stats.failure.is_some()) {
+                None => "missing",
+                Some(true) => "failed",
+                Some(false) => "normal",
+            },
+            size: stats.map(|stats| stats.size_bytes),
+            zones_used: stats.map(|stats| stats.busy_zones),
+            written: stats.map(|stats| stats.io.written_bytes),
+            trouble: stats.and_then(|stats| stats.failure.clone()),
+        }
+    }
+}
+
 /// A device that was added.
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -110,6 +143,8 @@ pub(super) enum Added {
     Member(DeviceRow),
     /// `None`: it was removed meanwhile.
     Cache(Option<CacheRow>),
+    /// The same.
+    Log(Option<LogDeviceRow>),
 }
 
 /// A device that was removed.
@@ -138,6 +173,11 @@ pub(super) fn add(
             let added = open_pool.pool.caches().into_iter().find(|cache| cache.id == id);
             return Ok(Added::Cache(added.as_ref().map(CacheRow::of)));
         }
+        DevicePurpose::Log => {
+            let id = open_pool.pool.add_log_device(device)?;
+            let added = open_pool.pool.log_devices().into_iter().find(|device| device.id == id);
+            return Ok(Added::Log(added.as_ref().map(LogDeviceRow::of)));
+        }
     };
     let index = open_pool.pool.add_device(device, role)?;
     let members = open_pool.pool.members();
@@ -155,6 +195,12 @@ pub(super) fn remove(open_pool: &OpenPool, word: &str, progress: Progress<'_>) -
     let is_cache = |cache: &CacheDeviceStatus| cache.name == word || format!("{:016x}", cache.id) == word;
     if let Some(cache) = open_pool.pool.caches().into_iter().find(is_cache) {
         open_pool.pool.remove_cache(cache.id)?;
+        let rest = members.into_iter().map(|member| member.name).collect();
+        return Ok(Removed { name: open_pool.pool.name(), rest });
+    }
+    let is_for_log = |device: &LogDeviceStatus| device.name == word || format!("{:016x}", device.id) == word;
+    if let Some(device) = open_pool.pool.log_devices().into_iter().find(is_for_log) {
+        open_pool.pool.remove_log_device(device.id)?;
         let rest = members.into_iter().map(|member| member.name).collect();
         return Ok(Removed { name: open_pool.pool.name(), rest });
     }

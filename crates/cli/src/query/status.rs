@@ -1,6 +1,6 @@
 //! The status of a pool, and its error log.
 
-use super::devices::{self, CacheRow, DeviceRow};
+use super::devices::{self, CacheRow, DeviceRow, LogDeviceRow};
 use super::iostat::SpentBytes;
 use crate::clock;
 use crate::dataset_name::full_name;
@@ -32,6 +32,7 @@ pub(super) struct Status {
     device: String,
     devices: Vec<DeviceRow>,
     caches: Vec<CacheRow>,
+    log_devices: Vec<LogDeviceRow>,
     mountpoint: Option<String>,
     mounts: Vec<MountRow>,
     read_only: bool,
@@ -316,6 +317,7 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
         zone_sizes: zone_sizes(&members),
         devices: members,
         caches: open_pool.pool.caches().iter().map(CacheRow::of).collect(),
+        log_devices: open_pool.pool.log_devices().iter().map(LogDeviceRow::of).collect(),
         mountpoint: open_pool.mountpoint().map(|dir| dir.display().to_string()),
         mounts: mounts(open_pool),
         read_only: is_served && open_pool.pool.is_read_only(),
@@ -411,9 +413,12 @@ pub(super) struct Cleared {
     damaged: usize,
     lost_files: usize,
     devices: usize,
+    /// Log devices that are tried again.
+    log_devices: usize,
 }
 
 pub(super) fn clear(open_pool: &OpenPool) -> Outcome<Cleared> {
+    let log_devices = open_pool.pool.retry_log_devices() + open_pool.attach_log_devices()?;
     let open = open_pool.file_systems();
     open.iter().for_each(|fs| fs.log_losses());
     let errors = open_pool.pool.clear_errors();
@@ -426,6 +431,7 @@ pub(super) fn clear(open_pool: &OpenPool) -> Outcome<Cleared> {
         damaged: errors.blocks.len(),
         lost_files: errors.files.len(),
         devices: errors.devices.len(),
+        log_devices,
     })
 }
 
@@ -514,13 +520,14 @@ pub fn unavailable_row(name: &str, device: Option<String>, reason: &str) -> Valu
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 59] = [
+pub const STATUS_KEYS: [&str; 60] = [
     "name",
     "id",
     "state",
     "device",
     "devices",
     "caches",
+    "log_devices",
     "mountpoint",
     "mounts",
     "read_only",

@@ -15,6 +15,8 @@ kept in the pool until this command empties it; what is still damaged comes back
 When the server of a mount is killed, another one takes over, without the uncommitted changes: at most 5 seconds of them. The
 first change of each file that lost some fails, and so does fsync until a change has failed, so that programs that use them
 notice. This command ends both.
+
+Log devices that had failed or were missing are tried again.
 ";
 
 #[derive(Args)]
@@ -48,6 +50,7 @@ fn describe(row: &Value) -> String {
         counted("damaged", "damaged block", "damaged blocks"),
         counted("lost_files", "file that lost changes", "files that lost changes"),
         counted("devices", "device's errors", "devices' errors"),
+        counted("log_devices", "failure of a log device", "failures of log devices"),
     ]
     .into_iter()
     .flatten()

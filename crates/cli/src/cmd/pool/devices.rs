@@ -15,19 +15,22 @@ use std::path::{Path, PathBuf};
 pub const ADD_HELP: &str = "\
 The device is emptied and joins at once, also while the pool is mounted; zones of it are written from the next commit on. A cache
 holds copies of blocks that were evicted from memory, survives restarts, and may fail or be missing: that costs only speed.
+A log device may fail too. After a crash an import needs it, unless there is a second one with the same log.
 
 Kinds:
   data      all blocks
   special   metadata, whose other copy stays on another device; data only when no other device has space
   cache     copies of blocks that were evicted from memory (as L2ARC)
+  log       the intent log, which makes fsync fast (as SLOG); two log devices hold the same log
 
-Versions that know one device refuse the pool from then on; those that know no cache do without.
+Versions that know one device refuse the pool from then on; those that know no cache do without. Those that know no log device
+refuse the pool while one is in use: `terrane pool features --count` ends that after an export.
 ";
 
 pub const REMOVE_HELP: &str = "\
 Live blocks move to the other devices, which must have space for them, also while the pool is mounted; then the device is wiped
-and free. A cache is removed at once. A removal continues after an interruption, an unmount or a crash; the same command waits
-for it again.
+and free. A cache is removed at once, a log device after a commit. A removal continues after an interruption, an unmount or a
+crash; the same command waits for it again.
 ";
 
 #[derive(Args)]
@@ -58,8 +61,11 @@ impl Remove {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
         // As the pool knows it; a word that is not a path is a number or an id.
-        let path = Path::new(&self.device).canonicalize();
-        let device = path.ok().and_then(|path| path.to_str().map(str::to_owned));
+        let path = Path::new(&self.device);
+        // A cache or log device may be gone.
+        let absolute = || std::path::absolute(path).ok().filter(|_| self.device.contains('/'));
+        let path = path.canonicalize().ok().or_else(absolute);
+        let device = path.and_then(|path| path.to_str().map(str::to_owned));
         let device = device.unwrap_or_else(|| self.device.clone());
         let answer = ask(&registry, &self.pool, &Query::Remove { device })?;
         // The device by which the registry knew the pool may be the one that left.

@@ -34,7 +34,8 @@ Without a pool it searches for labels, on the disks of this machine or where -d 
 With one it imports the pool, which completes crash recovery, and registers its name.
 
 A copy of a pool (cp, dd, a snapshot of the disk below) has the id of its original, and cannot be mounted beside it. With --new-id
-and --name it becomes a pool of its own. Its cache devices stay with the original.
+and --name it becomes a pool of its own. Its cache and log
+devices stay with the original.
 
 States:
   ready         can be imported
@@ -321,12 +322,15 @@ impl Import {
             let found = "only one of them";
             return Err(Failure::refused("--new-id", expected, found, remedy));
         }
-        if self.dirs.is_empty() {
+        if self.dirs.is_empty() && !self.new_id {
             let (name, id) = (found.label.name.clone(), Some(found.label.id()));
             let target = Target { name, path: found.path.clone(), id };
-            return Ok(members::open(&target, mode)?.into_iter().map(|(_, device)| device).collect());
+            return members::open_all(&target, mode);
         }
-        members::open_paths(&found.paths, mode)
+        let mut devices = members::open_paths(&found.paths, mode)?;
+        let named = search_paths(&self.dirs)?;
+        devices.extend(members::open_log_devices_among(&named, &found.label, mode));
+        Ok(devices)
     }
 }
 
