@@ -1,6 +1,7 @@
 //! The threads between kernel and file system, and which of them may wait.
 //!
-//! Each thread reads a request, has it answered, and reads the next. An `fsync` may wait for the commit of a
+//! Each thread reads a request, has it answered, and reads the next. Only as many threads read at a time as there is
+//! work for: see `reception`. An `fsync` may wait for the commit of a
 //! txg, a write for space in one. If all threads waited, no thread would read requests that a cache could
 //! answer at once. So some threads never wait: see `gate`.
 //!
@@ -13,6 +14,7 @@ mod drain;
 mod gate;
 mod listings;
 mod negotiate;
+mod reception;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,7 @@ use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admission, Gate};
 use listings::Listings;
 use memmap2::{Advice, MmapMut};
+use reception::{Reception, Urgency};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command};
@@ -306,8 +309,10 @@ fn serve_with(
     let lanes = queues * (config.threads / queues.max(1)).max(LANES_MIN);
     drain.prepare(threads + lanes);
     let gates = [Gate::new(may_wait, PARKED_BYTES_MAX), Gate::new(KERNEL_WAITERS, PARKED_BYTES_MAX)];
-    let work =
-        SessionState { transport, handler, negotiated, drain, gates, listings: &listings, ended: &ended };
+    // Only a transport that can tell whether a request waits.
+    let reception = transport.is_pending().map(|_| Reception::new());
+    let (listings, ended, reception) = (&listings, &ended, reception.as_ref());
+    let work = SessionState { transport, handler, negotiated, drain, gates, listings, ended, reception };
     std::thread::scope(|scope| {
         let mut started = Vec::new();
         for number in 0..threads + lanes {
@@ -366,6 +371,8 @@ struct SessionState<'a> {
     listings: &'a Listings,
     /// DESTROY came, or a thread failed: read no more.
     ended: &'a AtomicBool,
+    /// Where threads wait for their turn to receive. `None`: all of them receive.
+    reception: Option<&'a Reception>,
 }
 
 impl SessionState<'_> {
@@ -379,7 +386,7 @@ impl SessionState<'_> {
             self.abort_session();
         })?;
         let gates = [Gate::new(1, PARKED_BYTES_MAX), Gate::new(1, PARKED_BYTES_MAX)];
-        SessionState { transport: &lane, gates, ..*self }.read_requests(thread)
+        SessionState { transport: &lane, gates, reception: None, ..*self }.read_requests(thread)
     }
 
     fn read_requests(&self, thread: usize) -> io::Result<()> {
@@ -388,20 +395,56 @@ impl SessionState<'_> {
             self.abort_session();
         })?;
         let mut reply = Reply::new();
+        let (mut has_seat, mut outcome) = (false, Ok(()));
         while !self.ended.load(Ordering::Relaxed) {
-            match self.transport.receive(&mut buf) {
+            let received = match self.reception {
+                Some(reception) => {
+                    reception.take_seat(has_seat);
+                    has_seat = true;
+                    reception.receive(&|| self.is_pending(), || self.transport.receive(&mut buf))
+                }
+                None => self.transport.receive(&mut buf),
+            };
+            match received {
                 Ok(Received::Request { len }) => {
-                    self.answer_or_park(thread, buf.get(..len).unwrap_or(&[]), &mut reply)
+                    self.answer_received(thread, buf.get(..len).unwrap_or(&[]), &mut reply)
                 }
                 Ok(Received::Ended) => break,
                 Err(error) => {
                     log::error!("fuse: reading requests failed, the mount ends: {error}");
                     self.abort_session();
-                    return Err(error);
+                    outcome = Err(error);
+                    break;
                 }
             }
         }
-        Ok(())
+        self.reception.into_iter().for_each(Reception::end);
+        outcome
+    }
+
+    /// Whether a request waits to be received.
+    fn is_pending(&self) -> bool {
+        self.transport.is_pending() == Some(true)
+    }
+
+    /// Answers or refuses a message, and keeps the books of the reception.
+    fn answer_received(&self, thread: usize, raw: &[u8], reply: &mut Reply) {
+        let parsed = Header::parse(raw).map(|(header, body)| {
+            let request = Request::parse_body(header.opcode, body, self.negotiated.dialect);
+            (header, request)
+        });
+        let urgency = match &parsed {
+            Ok((_, Ok(request))) if request.is_unawaited() => Urgency::Unawaited,
+            Ok((_, Ok(request))) if !request.is_soon_answered() => Urgency::Long,
+            _ => Urgency::Soon,
+        };
+        self.reception.into_iter().for_each(|reception| reception.begin_answer(urgency, self.is_pending()));
+        match parsed {
+            Ok((header, Ok(request))) => self.answer_or_park(thread, raw, (&header, &request), reply),
+            Ok((header, Err(error))) => self.refuse(&header, error, reply),
+            Err(error) => log::error!("fuse: {error}"),
+        }
+        self.reception.into_iter().for_each(|reception| reception.end_answer(urgency));
     }
 
     fn abort_session(&self) {
@@ -410,24 +453,22 @@ impl SessionState<'_> {
     }
 
     /// Answers a request now, or parks it for a thread that may wait.
-    fn answer_or_park(&self, thread: usize, raw: &[u8], reply: &mut Reply) {
-        let (header, body) = match Header::parse(raw) {
-            Ok(parts) => parts,
-            Err(error) => return log::error!("fuse: {error}"),
-        };
-        let request = match Request::parse_body(header.opcode, body, self.negotiated.dialect) {
-            Ok(request) => request,
-            Err(error) => return self.refuse(&header, error, reply),
-        };
+    fn answer_or_park(
+        &self,
+        thread: usize,
+        raw: &[u8],
+        (header, request): (&Header, &Request<'_>),
+        reply: &mut Reply,
+    ) {
         if !request.may_wait() {
-            return self.answer(thread, &header, &request, reply);
+            return self.answer(thread, header, request, reply);
         }
         let [waiting, for_kernel] = &self.gates;
         let gate = if request.waits_for_kernel() { for_kernel } else { waiting };
         match gate.admit(raw) {
             Admission::Parked => {}
             Admission::Run => {
-                self.answer(thread, &header, &request, reply);
+                self.answer(thread, header, request, reply);
                 while let Some((parked, since)) = gate.next() {
                     self.handler.on_parked(since.elapsed());
                     match Request::parse(&parked, self.negotiated.dialect) {

@@ -6,6 +6,7 @@
 pub mod ring;
 
 use crate::mount::UnmountHandle;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -27,6 +28,11 @@ pub trait Transport: Send + Sync {
     /// Waits for a request. `buf` must hold the longest one: `max_write` and
     /// [`crate::proto::REQUEST_OVERHEAD_BYTES`].
     fn receive(&self, buf: &mut [u8]) -> io::Result<Received>;
+
+    /// Whether a request waits to be received. `None`: the transport cannot tell.
+    fn is_pending(&self) -> Option<bool> {
+        None
+    }
 
     /// Sends one message as a whole.
     fn send(&self, message: &[u8]) -> io::Result<()>;
@@ -71,6 +77,12 @@ impl Transport for DevFuse {
                 },
             }
         }
+    }
+
+    fn is_pending(&self) -> Option<bool> {
+        let mut polled = [PollFd::new(&*self.file, PollFlags::IN)];
+        // An error shows when the request is read.
+        Some(!matches!(poll(&mut polled, Some(&Timespec::default())), Ok(0)))
     }
 
     fn send(&self, message: &[u8]) -> io::Result<()> {

@@ -9,6 +9,9 @@ use super::{Dialect, Opcode, fattr};
 use std::fmt;
 use terrane_wire::Reader;
 
+/// Contents of more bytes take long to copy.
+const SOON_ANSWERED_BYTES_MAX: u32 = 32 << 10;
+
 /// The header of a request: operation, node and caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -588,6 +591,23 @@ impl<'a> Request<'a> {
             Request::Lseek { .. } => true,
             Request::Setattr(set) => set.sets_explicit_mtime(),
             _ => false,
+        }
+    }
+
+    /// Whether no program waits for the answer.
+    pub fn is_unawaited(&self) -> bool {
+        self.has_no_reply() || matches!(self, Request::Release | Request::Releasedir)
+    }
+
+    /// Whether it is usually answered within some microseconds: it has little content, and asks for nothing to be durable.
+    pub fn is_soon_answered(&self) -> bool {
+        match self {
+            Request::Read(read) => read.size <= SOON_ANSWERED_BYTES_MAX,
+            Request::Write(write) => write.data.len() <= SOON_ANSWERED_BYTES_MAX as usize,
+            Request::Fsync { .. } | Request::Fsyncdir { .. } | Request::Syncfs => false,
+            Request::Fallocate(_) | Request::CopyFileRange { .. } | Request::Ioctl { .. } => false,
+            Request::Lseek { .. } | Request::Readdir(_) | Request::Readdirplus(_) => false,
+            _ => true,
         }
     }
 

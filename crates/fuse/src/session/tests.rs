@@ -22,6 +22,10 @@ impl Transport for Queues {
         Ok(Received::Request { len: raw.len() })
     }
 
+    fn is_pending(&self) -> Option<bool> {
+        Some(!self.requests.lock().is_empty())
+    }
+
     fn send(&self, message: &[u8]) -> io::Result<()> {
         let header = OutHeader::decode(message).unwrap();
         assert_eq!(usize::try_from(header.len).unwrap(), message.len());
