@@ -264,20 +264,26 @@ fn log_head_at(path: &Path) -> Option<LogDeviceHead> {
 /// # Errors
 /// There is no pool at `path`; or it is a copy that is to be changed, and would write into the log of its original.
 pub fn open_log_devices(path: &Path, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
-    let (label, mut found) = (target::read_label(path)?, Vec::new());
+    let label = target::read_label(path)?;
     if !label.log_devices.is_empty()
         && let Err(failure) = refuse_copied(path, &label)
     {
-        return if mode == OpenMode::ReadOnly { Ok(found) } else { Err(failure) };
+        return if mode == OpenMode::ReadOnly { Ok(Vec::new()) } else { Err(failure) };
     }
+    Ok(find_log_devices(path, &label, mode))
+}
+
+/// The same of a device that is known to be no copy.
+pub fn find_log_devices(path: &Path, label: &Label, mode: OpenMode) -> Vec<Arc<dyn Device>> {
+    let mut found = Vec::new();
     for row in &label.log_devices {
         let missing = BTreeMap::from([(row.device, row.name.clone())]);
         let near = SearchScope::LabelPaths.candidates(path, &missing).into_iter();
         let mut far = SearchScope::SameDirAndDisks.candidates(path, &missing).into_iter();
         let mut all = near.chain(std::iter::from_fn(move || far.next()));
-        found.extend(all.find_map(|candidate| open_log_device(&candidate, &label, row, mode)));
+        found.extend(all.find_map(|candidate| open_log_device(&candidate, label, row, mode)));
     }
-    Ok(found)
+    found
 }
 
 /// Opens and locks the log devices of a pool that are at these paths.

@@ -9,7 +9,7 @@ use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
 use crate::members;
 use crate::memory::MemoryLimit;
-use crate::target::Target;
+use crate::target::{self, Target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
@@ -259,7 +259,11 @@ impl OpenPool {
             return Err(Failure::refused(path.display(), expected, found, "bring the mounted device back"));
         }
         let mut devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
-        devices.extend(members::open_log_devices(&target.path, mode)?);
+        devices.extend(match known.is_empty() {
+            true => members::open_log_devices(&target.path, mode)?,
+            // It may be a copy that is now where the device was.
+            false => members::find_log_devices(&target.path, &target::read_label(&target.path)?, mode),
+        });
         OpenPool::of_devices(&target.path, devices, options)
     }
 

@@ -176,6 +176,32 @@ fn a_killed_server_goes_on_with_its_log_device() {
     dir.run("umount mnt", 0);
 }
 
+/// The server knows its device, so a copy in its place ends neither the mount nor the log.
+#[test]
+fn a_killed_server_goes_on_beside_a_copy_in_the_place_of_its_device() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TestDir::new("log-replaced");
+    dir.run("pool create tank tank.img --log fast.img --size 256M", 0);
+    dir.run("mount tank mnt -o commit=3600", 0);
+    sync_files(&dir, "first");
+    let server = dir.daemon_pid();
+    fs::copy(dir.path("tank.img"), dir.path("copy.img")).unwrap();
+    fs::rename(dir.path("tank.img"), dir.path("moved.img")).unwrap();
+    fs::rename(dir.path("copy.img"), dir.path("tank.img")).unwrap();
+    assert!(Command::new("kill").args(["-KILL", &server.to_string()]).status().unwrap().success());
+    fs::metadata(dir.path("mnt")).unwrap();
+    assert_ne!(dir.successor_of(server), server);
+    sync_files(&dir, "second");
+    assert!(are_there(&dir, "first") && are_there(&dir, "second"));
+    dir.run("umount mnt", 0);
+    fs::rename(dir.path("moved.img"), dir.path("tank.img")).unwrap();
+    dir.run("mount tank mnt", 0);
+    assert!(are_there(&dir, "first") && are_there(&dir, "second"));
+    dir.run("umount mnt", 0);
+}
+
 /// A copy of a pool would write into the log of its original.
 #[test]
 fn a_copy_of_a_pool_does_not_touch_the_log_of_its_original() {
