@@ -222,13 +222,12 @@ impl Pool {
     /// Takes empty zones for the log: one, and another one on a second device if there is one. `None`: none takes writes.
     fn lend_zone(&self, st: &mut SyncState) -> Option<NewZone> {
         let mut homes: Vec<Home> = Vec::new();
-        let mut capacity = u64::MAX;
+        let (mut capacity, unit) = (u64::MAX, self.store.log.next_unit());
         while homes.len() < LOG_COPIES_MAX {
             let others: Vec<DeviceIdx> = homes.iter().map(|home| home.device).collect();
             let usable = |device: DeviceIdx| {
                 let is_fit = |device: &dyn Device| {
-                    log_zones(device.info()) > 0
-                        && u64::from(device.info().write_unit) <= self.store.log.next_unit()
+                    log_zones(device.info()) > 0 && u64::from(device.info().write_unit) <= unit
                 };
                 !others.contains(&device)
                     && !self.store.devices.is_leaving(device)
@@ -252,7 +251,7 @@ impl Pool {
             }
         }
         let homes: Vec<LogHome> = homes.into_iter().map(LogHome::Lent).collect();
-        (!homes.is_empty()).then_some(NewZone { homes, start: 0, capacity })
+        (!homes.is_empty()).then_some(NewZone { homes, start: 0, unit, capacity })
     }
 
     /// The commit of `txg` is durable.

@@ -249,6 +249,6 @@ impl Pool {
             capacity = capacity.min(bytes).min(most(device.device().as_ref()));
             homes.push(LogHome::Own { device: device.id, zone, filling });
         }
-        (!homes.is_empty()).then_some(NewZone { homes, start: unit, capacity })
+        (!homes.is_empty()).then_some(NewZone { homes, start: unit, unit, capacity })
     }
 }

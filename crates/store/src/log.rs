@@ -44,6 +44,8 @@ pub struct NewZone {
     pub homes: Vec<LogHome>,
     /// Offset of the first batch, in bytes.
     pub start: u64,
+    /// What a log that begins there has its batches be multiples of, in bytes.
+    pub unit: u64,
     /// In bytes, from the start of the zone.
     pub capacity: u64,
 }
@@ -61,7 +63,7 @@ struct WrittenBatch {
 
 #[derive(Default)]
 struct State {
-    /// Batches are multiples of it, in bytes: of the largest write unit of all devices when the log began.
+    /// Batches are multiples of it, in bytes: of the largest write unit of all devices when the first zone of the log was opened.
     unit: u64,
     /// Zones that a durable commit names, oldest first. The last is written.
     zones: VecDeque<NewZone>,
@@ -385,7 +387,8 @@ impl IntentLog {
             state.is_broken = !state.zones.is_empty();
             self.is_open.store(false, Ordering::Release);
             let released = state.zones.iter().flat_map(|zone| zone.homes.clone()).collect();
-            state.unit = self.devices.log_unit();
+            // The devices may have changed since the zone was opened.
+            state.unit = added.as_ref().map_or_else(|| self.devices.log_unit(), |zone| zone.unit);
             let head = added.as_ref().map(|zone| LogHead {
                 incarnation: self.incarnation,
                 number: state.number,
@@ -482,7 +485,7 @@ mod tests {
 
     fn zone(number: u32) -> Option<NewZone> {
         let home = LogHome::Lent(Home { device: DeviceIdx(0), zone: ZoneIdx(number) });
-        Some(NewZone { homes: vec![home], start: 0, capacity: 64 << 10 })
+        Some(NewZone { homes: vec![home], start: 0, unit: 4096, capacity: 64 << 10 })
     }
 
     fn frame(change: u64, txg: u64) -> Vec<u8> {
@@ -515,6 +518,16 @@ mod tests {
         let head = plan.head.clone();
         meanwhile();
         (head, log.committed(Txg(txg), plan))
+    }
+
+    #[test]
+    fn a_log_has_the_unit_for_which_its_first_zone_was_opened() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let log = new_log(&device);
+        let lent = zone(5).map(|zone| NewZone { start: 8192, unit: 8192, ..zone });
+        let (head, _) = commit(&log, 1, (lent, false), || {});
+        let head = head.unwrap();
+        assert_eq!((head.unit, head.offset), (8192, 8192));
     }
 
     #[test]
