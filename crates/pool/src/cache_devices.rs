@@ -61,16 +61,7 @@ impl Pool {
                 "use a larger device, or another zone size",
             ));
         }
-        if self.label().caches.len() >= CACHES_MAX {
-            let expected = format!("at most {CACHES_MAX} cache devices");
-            let remedy = "remove a cache device first";
-            return Err(PoolError::refused(
-                format_args!("pool {}", self.name()),
-                expected,
-                "that many already",
-                remedy,
-            ));
-        }
+        self.refuse_surplus_cache()?;
         let id = random_id(self.env.as_ref());
         let mut head =
             AlignedBuf::from(CacheHead::of(self.store.pool, id, &cache_geometry(&info)).encode().as_slice());
@@ -83,6 +74,8 @@ impl Pool {
         {
             let mut st = self.sync.lock();
             self.reports.check_running()?;
+            // Another one may have joined meanwhile.
+            self.refuse_surplus_cache()?;
             {
                 let mut label = self.membership.label_mut();
                 label.features.enable(Feature::Caches);
@@ -97,6 +90,14 @@ impl Pool {
         self.reader.use_cache_device(device, id);
         log::info!("pool {}: cache device {id:016x} added: {}", self.name(), info.name);
         Ok(id)
+    }
+
+    fn refuse_surplus_cache(&self) -> Result<(), PoolError> {
+        if self.label().caches.len() < CACHES_MAX {
+            return Ok(());
+        }
+        let (at, expected) = (format!("pool {}", self.name()), format!("at most {CACHES_MAX} cache devices"));
+        Err(PoolError::refused(at, expected, "that many already", "remove a cache device first"))
     }
 
     /// Attaches a cache device that the label names. Its content is looked up in the background, or now if

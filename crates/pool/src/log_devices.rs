@@ -52,6 +52,12 @@ impl Pool {
         write_head(device.as_ref(), self.store.pool, id)?;
         let mut st = self.sync.lock();
         self.reports.check_running()?;
+        // Another one may have joined meanwhile.
+        if let Err(error) = self.refuse_surplus_log_device() {
+            drop(st);
+            wipe_head(device.as_ref())?;
+            return Err(error);
+        }
         let members = self.store.devices.all();
         {
             let mut label = self.membership.label_mut();
@@ -99,11 +105,16 @@ impl Pool {
             let expected = format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once");
             return Err(PoolError::refused(&info.name, expected, limit, "use another drive"));
         }
-        if self.label().log_devices.len() >= LOG_DEVICES_MAX {
-            let expected = format!("at most {LOG_DEVICES_MAX} log devices");
-            return Err(PoolError::refused(pool, expected, "that many already", "remove one first"));
+        self.refuse_surplus_log_device()
+    }
+
+    fn refuse_surplus_log_device(&self) -> Result<(), PoolError> {
+        if self.label().log_devices.len() < LOG_DEVICES_MAX {
+            return Ok(());
         }
-        Ok(())
+        let (at, expected) =
+            (format!("pool {}", self.name()), format!("at most {LOG_DEVICES_MAX} log devices"));
+        Err(PoolError::refused(at, expected, "that many already", "remove one first"))
     }
 
     /// Attaches a log device that the label names, and that was missing until now.
@@ -114,6 +125,8 @@ impl Pool {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
+        let _st = self.sync.lock();
+        self.reports.check_running()?;
         let Some(id) = id_in(device.as_ref(), &self.label()) else {
             return Err(PoolError::refused(
                 &device.info().name,
@@ -122,9 +135,20 @@ impl Pool {
                 "add it with `terrane pool add`, or leave it out",
             ));
         };
-        let _st = self.sync.lock();
-        self.reports.check_running()?;
+        if self.store.devices.log_devices.get(id).is_some() {
+            return Ok(());
+        }
         let device = LogDevice::new(device, (self.store.pool, id));
+        // Commits may name zones on it.
+        let mut homes = self.log.found.lock().as_ref().map_or_else(Vec::new, |log| log.homes().collect());
+        homes.extend(self.store.log.zones().into_iter().flat_map(|zone| zone.homes));
+        for home in homes {
+            if let LogHome::Own { device: of, zone, .. } = home
+                && of == id
+            {
+                device.keep(zone);
+            }
+        }
         device.reset_left_zones();
         self.store.devices.log_devices.attach(device);
         self.store.log.leave_zones();
@@ -159,9 +183,15 @@ impl Pool {
                 "see `terrane pool status`",
             ));
         }
-        self.leave_log_devices(&|device| device == id)?;
-        let mut st = self.sync.lock();
-        self.reports.check_running()?;
+        let mut st = loop {
+            self.leave_log_devices(&|device| device == id)?;
+            let st = self.sync.lock();
+            self.reports.check_running()?;
+            // It may have been attached, and got a zone, since it was left.
+            if !self.has_log_zone(&|home| home.log_device() == Some(id)) {
+                break st;
+            }
+        };
         {
             let mut label = self.membership.label_mut();
             label.log_devices.retain(|row| row.device != id);
@@ -203,9 +233,7 @@ impl Pool {
             {
                 let _st = self.sync.lock();
                 self.reports.check_running()?;
-                let is_found =
-                    self.log.found.lock().as_ref().is_some_and(|log| log.homes().any(|home| is_one(&home)));
-                if !is_found && !self.store.log.has_zone(is_one) {
+                if !self.has_log_zone(is_one) {
                     return Ok(());
                 }
                 self.store.log.leave_zones();
@@ -214,6 +242,13 @@ impl Pool {
         }
         let (at, expected) = (format!("pool {}", self.name()), "an intent log that can be committed");
         Err(PoolError::refused(at, expected, "records that are not replayed", "try again"))
+    }
+
+    /// Whether the newest commit names one of these zones. No commit may be under way.
+    fn has_log_zone(&self, is_one: &dyn Fn(&LogHome) -> bool) -> bool {
+        let is_found =
+            self.log.found.lock().as_ref().is_some_and(|log| log.homes().any(|home| is_one(&home)));
+        is_found || self.store.log.has_zone(is_one)
     }
 
     /// The log devices that the label names.

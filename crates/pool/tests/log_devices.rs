@@ -4,10 +4,10 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use support::logging::{change, change_and_log, open_log, replayed};
 use support::{create, options, sim};
-use terrane_device::{Device, Fault, SimConfig, SimDevice, Survival};
+use terrane_device::{Device, DeviceError, Fault, Layer, Layered, SimConfig, SimDevice, Survival};
 use terrane_format::Feature;
 use terrane_format::features::FeatureState;
 use terrane_pool::{ImportOptions, Pool};
@@ -305,6 +305,67 @@ fn a_copy_of_a_pool_leaves_the_log_device_of_its_original_alone() {
     assert!(!has_own_zones(&twin));
     twin.abandon();
     assert_eq!(replayed(&import_with(&[&left, &log], &options()).unwrap()).last(), Some(&number));
+}
+
+#[test]
+fn a_device_that_is_there_already_keeps_its_zones() {
+    for drive in [false, true] {
+        let (device, pool, ids) = pool_with(&[fast(0, drive)], false);
+        open_log(&pool);
+        let number = log_again(&pool);
+        pool.attach_log_device(Arc::new(device.companions()[0].clone())).unwrap();
+        assert_eq!(pool.log_devices().len(), 1);
+        let left = device.after_power_loss(1);
+        let again = import_with(&[&left, &left.companions()[0]], &options()).unwrap();
+        assert_eq!(replayed(&again).last(), Some(&number), "drive {drive}");
+        // One that left meanwhile is no longer attached.
+        pool.remove_log_device(ids[0]).unwrap();
+        assert!(pool.attach_log_device(Arc::new(device.companions()[0].clone())).is_err());
+    }
+}
+
+/// A device that was missing has zones that the newest commit names.
+#[test]
+fn a_device_that_comes_back_before_the_replay_keeps_its_zones() {
+    let (device, pool, _) = pool_with(&[fast(0, true), fast(1, true)], false);
+    open_log(&pool);
+    let number = log_again(&pool);
+    let left = device.after_power_loss(1);
+    let logs = left.companions();
+    let again = import_with(&[&left, &logs[1]], &options()).unwrap();
+    again.attach_log_device(Arc::new(logs[0].clone())).unwrap();
+    again.abandon();
+    for log in logs {
+        assert_eq!(
+            replayed(&import_with(&[&left.snapshot(), &log.snapshot()], &options()).unwrap()).last(),
+            Some(&number)
+        );
+    }
+}
+
+/// Does something once, while a device is flushed.
+struct AtFlush(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Layer for AtFlush {
+    fn on_flush(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        let act = self.0.lock().unwrap().take();
+        act.into_iter().for_each(|act| act());
+        below.flush()
+    }
+}
+
+#[test]
+fn two_that_join_at_once_are_not_too_many() {
+    let (device, pool, _) = pool_with(&[fast(0, true), fast(1, true), fast(2, true)], false);
+    let (other, new) = (Arc::clone(&pool), fast(3, true));
+    let act = Box::new(move || _ = other.add_log_device(Arc::new(new)).unwrap());
+    let late = Layered::wrap(Arc::new(fast(4, true)), AtFlush(Mutex::new(Some(act))));
+    let text = pool.add_log_device(Arc::new(late)).unwrap_err().to_string();
+    assert!(text.contains("at most 4 log devices"), "{text}");
+    assert_eq!(pool.log_devices().len(), 4);
+    pool.export().unwrap();
+    drop(pool);
+    import_with(&[&device], &options()).unwrap();
 }
 
 #[test]
