@@ -366,7 +366,8 @@ impl Daemon {
     }
 }
 
-fn hung_up() -> Failure {
+/// What it was asked may be done or not.
+pub fn hung_up() -> Failure {
     Failure("daemon exited before it answered; see its log".to_owned())
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_format::addr;
+use terrane_format::cache_device::CacheHead;
 use terrane_format::log_device::LogDeviceHead;
 use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 
@@ -217,5 +218,44 @@ fn existing_content(backing: &Backing) -> Option<String> {
         Some(probe) => Some(format!("the Terrane pool {:?}", probe.label.name)),
         None if log_device_in(&mut read).is_some() => Some("a log device of a Terrane pool".to_owned()),
         None => terrane_device::identify_foreign(backing),
+    }
+}
+
+/// Removes a file that was made for a pool, unless it has become a device of one, or is in use.
+pub fn remove_unused(path: &Path) {
+    let Ok(backing) = Backing::open(path, OpenMode::ReadWrite) else { return };
+    let mut raw = vec![0; CacheHead::SIZE];
+    let is_cache = backing.read_at(0, &mut raw).is_err() || CacheHead::parse(&raw).is_some();
+    if !is_cache && existing_content(&backing).is_none() {
+        // While it is locked.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+    use terrane_format::cache_device::CacheGeometry;
+
+    #[test]
+    fn a_file_that_belongs_to_a_pool_is_not_removed() {
+        let path = std::env::temp_dir().join(format!("terrane-unused-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let backing = Backing::create(&path, 8 << 20).unwrap();
+        remove_unused(&path);
+        assert!(path.exists(), "it is locked");
+        let geometry = CacheGeometry { zone_size: 1 << 20, zone_count: 8, write_unit: 4096 };
+        backing.file().write_all_at(&CacheHead::of(1, 2, &geometry).encode(), 0).unwrap();
+        drop(backing);
+        remove_unused(&path);
+        assert!(path.exists(), "it is a cache device");
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&LogDeviceHead::of(1, 2, (4096, 1 << 20, 8)).encode(), 0).unwrap();
+        remove_unused(&path);
+        assert!(path.exists(), "it is a log device");
+        file.write_all_at(&[0; 4096], 0).unwrap();
+        remove_unused(&path);
+        assert!(!path.exists());
     }
 }

@@ -67,6 +67,7 @@ fn a_log_device_is_known_and_goes_with_its_pool() {
     dir.refused("pool create other fast.img", &["log device of a Terrane pool", "--force"]);
     dir.refused("pool add tank data fast.img --force", &["fast.img"]);
     dir.refused("pool add tank log tiny.img --size 2M", &["tiny.img"]);
+    assert!(!dir.path("tiny.img").exists() && dir.path("fast.img").exists());
     dir.run("pool add tank log second.img --size 64M", 0);
     assert_eq!(states(&dir), ["normal", "normal"]);
     dir.run("pool remove tank fast.img", 0);

@@ -1,7 +1,8 @@
 //! `terrane pool add` and `remove`: adds devices to a pool and removes them, mounted or not.
 
 use super::super::{ask, print};
-use crate::device_probe::{DeviceOptions, DevicePurpose};
+use crate::control;
+use crate::device_probe::{self, DeviceOptions, DevicePurpose};
 use crate::failure::{Failure, Outcome};
 use crate::members;
 use crate::query::Query;
@@ -90,7 +91,7 @@ impl Add {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         // Checked first, so that a name that means no pool creates no file.
-        target::find(&registry, &self.pool)?;
+        let target = target::find(&registry, &self.pool)?;
         self.device_options.reject_keyword(&self.device)?;
         let path = std::path::absolute(&self.device).map_err(Failure::io("finding", &self.device))?;
         let new_device = self.device_options.open(&path, &|_| Ok(()))?;
@@ -104,8 +105,9 @@ impl Add {
             force: self.device_options.force || is_made,
         };
         let added = ask(&registry, &self.pool, &query);
-        if added.is_err() && is_made {
-            let _ = std::fs::remove_file(&path);
+        let unanswered = [control::hung_up(), control::not_answering(&target.name)];
+        if is_made && added.as_ref().is_err_and(|failure| !unanswered.contains(failure)) {
+            device_probe::remove_unused(&path);
         }
         let row = added?;
         members::warn_of_access(&path);
