@@ -265,12 +265,19 @@ fn log_head_at(path: &Path) -> Option<LogDeviceHead> {
 /// There is no pool at `path`; or it is a copy that is to be changed, and would write into the log of its original.
 pub fn open_log_devices(path: &Path, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
     let label = target::read_label(path)?;
-    if !label.log_devices.is_empty()
-        && let Err(failure) = refuse_copied(path, &label)
-    {
-        return if mode == OpenMode::ReadOnly { Ok(Vec::new()) } else { Err(failure) };
+    let may_open = may_open_log_devices(path, &label, mode)?;
+    Ok(if may_open { find_log_devices(path, &label, mode) } else { Vec::new() })
+}
+
+/// Whether the pool with a device at `path` may use its log devices. A copy may not.
+///
+/// # Errors
+/// It is a copy that is to be changed.
+pub fn may_open_log_devices(path: &Path, label: &Label, mode: OpenMode) -> Outcome<bool> {
+    match refuse_copied(path, label) {
+        Err(failure) if mode == OpenMode::ReadWrite && !label.log_devices.is_empty() => Err(failure),
+        outcome => Ok(outcome.is_ok()),
     }
-    Ok(find_log_devices(path, &label, mode))
 }
 
 /// The same of a device that is known to be no copy.

@@ -231,6 +231,32 @@ fn a_copy_of_a_pool_does_not_touch_the_log_of_its_original() {
     dir.run("umount mnt", 0);
 }
 
+/// Where the original is, is what the label says last.
+#[test]
+fn a_copy_where_a_pool_was_before_it_moved_does_not_touch_its_log() {
+    let dir = TestDir::new("log-moved");
+    dir.run("pool create tank tank.img --log fast.img --size 64M", 0);
+    dir.run("pool export tank", 0);
+    fs::create_dir(dir.path("new")).unwrap();
+    fs::rename(dir.path("tank.img"), dir.path("new/tank.img")).unwrap();
+    fs::copy(dir.path("new/tank.img"), dir.path("new/copy.img")).unwrap();
+    // The log device is where it was, not where the pool is searched for.
+    dir.run("pool import -d new/tank.img tank", 0);
+    assert_eq!(states(&dir), ["normal"]);
+    dir.run("pool export tank", 0);
+    fs::copy(dir.path("new/tank.img"), dir.path("tank.img")).unwrap();
+    dir.refused("pool import -d tank.img tank", &["new/tank.img", "copy"]);
+    dir.refused("pool import ./tank.img", &["new/tank.img", "copy"]);
+    dir.run("pool import -d new/tank.img tank", 0);
+    assert_eq!(states(&dir), ["normal"]);
+    // A copy that is given the log device leaves it as it is.
+    let before = fs::read(dir.path("fast.img")).unwrap();
+    dir.run("pool import --new-id --name twin -d tank.img -d fast.img", 0);
+    assert!(dir.json("pool status -j twin")["pools"][0]["log_devices"].as_array().unwrap().is_empty());
+    assert!(fs::read(dir.path("fast.img")).unwrap() == before);
+    assert_eq!(states(&dir), ["normal"]);
+}
+
 /// A small file system in memory.
 struct SmallFs(PathBuf);
 

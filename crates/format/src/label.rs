@@ -85,7 +85,7 @@ pub const DEVICES_MAX: usize = 64;
 /// Most bytes of a pool's name.
 pub const POOL_NAME_BYTES_MAX: usize = 255;
 /// Most bytes of a device's name in the label.
-const DEVICE_NAME_BYTES_MAX: usize = 128;
+pub const DEVICE_NAME_BYTES_MAX: usize = 128;
 /// Most cache devices of a pool.
 pub const CACHES_MAX: usize = 8;
 /// Most log devices of a pool.

@@ -84,6 +84,8 @@ pub struct ImportOptions {
     /// A predecessor's changes will be handed over by [`Pool::add_kept_changes`]. Until the replay has ended, each commit says how far
     /// it is.
     pub expects_changes: bool,
+    /// The devices are a copy that is to get an id of its own. Until then the label says where the original is.
+    pub is_copy: bool,
     /// Source of the zone tables.
     pub index: IndexSource,
     /// Names of features that the import takes for unknown, as a version before them does. For tests.
@@ -103,6 +105,7 @@ impl Default for ImportOptions {
             discard_log: false,
             intent_log: true,
             expects_changes: false,
+            is_copy: false,
             index: IndexSource::Stored,
             unknown_features: &[],
         }
@@ -290,10 +293,14 @@ impl Pool {
             label_is_old |= generation != label.generation;
             anchors.push(anchor);
         }
+        let has_log_devices = !label.log_devices.is_empty();
         if label.features.is_active(Feature::Devices) {
             for (row, given) in label.devices.iter_mut().zip(&slots) {
                 if let (Some(row), Some(device)) = (row, device_of(*given)) {
+                    let before = row.name.clone();
                     row.set_name(&device.info().name);
+                    // A copy is told by the path on the medium, and must leave the log devices alone.
+                    label_is_old |= row.name != before && has_log_devices && !options.is_copy;
                 }
             }
         }
@@ -751,7 +758,9 @@ fn open(
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
         pool.store.close_stale_zones(&kept);
-        pool.store.devices.log_devices.all().iter().for_each(|device| device.reset_left_zones());
+        if !options.is_copy {
+            pool.store.devices.log_devices.all().iter().for_each(|device| device.reset_left_zones());
+        }
         pool.drop_rollback_txgs(&mut st, 0)?;
         pool.publish(&st);
         drop(st);

@@ -10,7 +10,7 @@ use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_format::features::{Feature, FeatureState};
-use terrane_format::label::{LOG_DEVICES_MAX, LogDeviceRow};
+use terrane_format::label::{DEVICE_NAME_BYTES_MAX, LOG_DEVICES_MAX, LogDeviceRow};
 use terrane_format::log::{LOG_COPIES_MAX, LogHome};
 use terrane_store::PoolError;
 use terrane_store::devices::{open_limit, smallest_capacity};
@@ -104,6 +104,20 @@ impl Pool {
         if (1..OPEN_ZONES_MIN).contains(&limit) {
             let expected = format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once");
             return Err(PoolError::refused(&info.name, expected, limit, "use another drive"));
+        }
+        // They are found by their paths, and a copy of the pool is told by them.
+        let members = self.store.devices.all();
+        let names = members.iter().map(|(_, member)| &member.info().name).chain([&info.name]);
+        if let Some(long) = names.into_iter().find(|name| name.len() > DEVICE_NAME_BYTES_MAX) {
+            let expected =
+                format_args!("a path of at most {DEVICE_NAME_BYTES_MAX} bytes, as the label keeps it");
+            let found = format_args!("one of {} bytes", long.len());
+            return Err(PoolError::refused(
+                long,
+                expected,
+                found,
+                "move it: a pool with a log device needs short paths",
+            ));
         }
         self.refuse_surplus_log_device()
     }

@@ -369,6 +369,14 @@ fn two_that_join_at_once_are_not_too_many() {
 }
 
 #[test]
+fn paths_that_the_label_cannot_hold_are_refused() {
+    let (_, pool, _) = pool_with(&[], false);
+    let long = SimConfig { name: "x".repeat(129), zone_count: 8, ..SimConfig::default() };
+    let text = pool.add_log_device(Arc::new(SimDevice::new(long).unwrap())).unwrap_err().to_string();
+    assert!(text.contains("128") && pool.log_devices().is_empty(), "{text}");
+}
+
+#[test]
 fn unfit_devices_are_refused() {
     let (_, pool, _) = pool_with(&[], false);
     let small = SimDevice::new(SimConfig { zone_count: 4, ..SimConfig::default() }).unwrap();

@@ -284,6 +284,7 @@ impl Import {
         let mut options = open_pool::tool_options(mode);
         options.rewind = self.rewind.map(Txg);
         options.discard_log = self.discard_log;
+        options.is_copy = self.new_id;
         let open_pool = OpenPool::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
         let open_pool = open_pool.replayed(&mut WholeReplay)?;
         // A pool that cannot be mounted must not look as if it could.
@@ -328,8 +329,16 @@ impl Import {
             return members::open_all(&target, mode);
         }
         let mut devices = members::open_paths(&found.paths, mode)?;
-        let named = search_paths(&self.dirs)?;
-        devices.extend(members::open_log_devices_among(&named, &found.label, mode));
+        let mut paths = search_paths(&self.dirs)?;
+        if self.new_id {
+            // They stay with the original.
+            devices.extend(members::open_log_devices_among(&paths, &found.label, OpenMode::ReadOnly));
+            return Ok(devices);
+        }
+        if members::may_open_log_devices(&found.path, &found.label, mode)? {
+            paths.extend(found.label.log_devices.iter().map(|row| PathBuf::from(&row.name)));
+            devices.extend(members::open_log_devices_among(&paths, &found.label, mode));
+        }
         Ok(devices)
     }
 }
