@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use terrane_dataset::props::Key;
 use terrane_dataset::{Branch, DatasetError};
+use terrane_device::Device;
 
 /// Records where the data sets of an open pool belong. An error fails no command.
 pub fn record_boot_mounts(open_pool: &OpenPool) {
@@ -36,8 +37,14 @@ pub fn boot_mounts_of(open_pool: &OpenPool) -> Outcome<PoolMounts> {
     Ok(PoolMounts { devices, mounts })
 }
 
+/// Where the devices of the pool are. A boot waits for log devices that are disks, which an import after a crash needs. It does not
+/// depend on the file system that has the file of one.
 fn device_paths(open_pool: &OpenPool) -> Vec<PathBuf> {
-    open_pool.device_handles().iter().map(|device| PathBuf::from(&device.info().name)).collect()
+    let path = |device: &Arc<dyn Device>| PathBuf::from(&device.info().name);
+    let members = open_pool.pool.device_handles();
+    let of_log = open_pool.pool.log_device_handles();
+    let disks = of_log.iter().map(path).filter(|path| path.starts_with("/dev"));
+    members.iter().map(path).chain(disks).collect()
 }
 
 /// Adds the data set and those below it. None of them has to be opened for that.
