@@ -71,6 +71,11 @@ pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
         return Ok(vec![path.to_owned()]);
     }
     refuse_copied(path, label)?;
+    paths_of_known(path, label)
+}
+
+/// The same of a device that is known to be no copy.
+fn paths_of_known(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
     let mut found = BTreeMap::from([(label.device, (path.to_owned(), label.clone()))]);
     // The newest label decides which devices belong to the pool.
     let mut newest = label.clone();
@@ -215,6 +220,19 @@ pub fn warn_of_access(path: &Path) {
 /// # Errors
 /// If a device that exists cannot be opened, or the named one is not of this pool. A missing one is left out.
 pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+    open_by(target, mode, paths)
+}
+
+/// The same of a device that is known to be no copy.
+pub fn open_known(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+    open_by(target, mode, paths_of_known)
+}
+
+fn open_by(
+    target: &Target,
+    mode: OpenMode,
+    paths: fn(&Path, &Label) -> Outcome<Vec<PathBuf>>,
+) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
     let (first, label) = open_one(&target.path, mode)?;
     if label.name != target.name {
         let (expected, found) = (format!("pool {}", target.name), format!("pool {}", label.name));

@@ -251,7 +251,11 @@ impl OpenPool {
     /// If a device with the id of another is at its path: it was copied, and holds an older or newer state.
     pub fn open_known(target: &Target, options: &ImportOptions, known: &[Identity]) -> Outcome<OpenPool> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let devices = members::open(target, mode)?;
+        let devices = match known.is_empty() {
+            true => members::open(target, mode)?,
+            // A copy may be now where it was.
+            false => members::open_known(target, mode)?,
+        };
         let is_strange = |device: &dyn Device| device.identity().is_some_and(|it| !known.contains(&it));
         let strange = devices.iter().find(|(_, device)| !known.is_empty() && is_strange(device.as_ref()));
         if let Some((path, _)) = strange {
@@ -261,7 +265,6 @@ impl OpenPool {
         let mut devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
         devices.extend(match known.is_empty() {
             true => members::open_log_devices(&target.path, mode)?,
-            // It may be a copy that is now where the device was.
             false => members::find_log_devices(&target.path, &target::read_label(&target.path)?, mode),
         });
         OpenPool::of_devices(&target.path, devices, options)

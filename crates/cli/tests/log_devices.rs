@@ -183,10 +183,15 @@ fn a_killed_server_goes_on_beside_a_copy_in_the_place_of_its_device() {
     if !can_mount() {
         return;
     }
-    let dir = TestDir::new("log-replaced");
-    dir.run("pool create tank tank.img --log fast.img --size 256M", 0);
+    for (name, devices) in [("one", "tank.img"), ("two", "tank.img other.img")] {
+        go_on_beside_a_copy(&TestDir::new(&format!("log-replaced-{name}")), devices);
+    }
+}
+
+fn go_on_beside_a_copy(dir: &TestDir, devices: &str) {
+    dir.run(&format!("pool create tank {devices} --log fast.img --size 256M"), 0);
     dir.run("mount tank mnt -o commit=3600", 0);
-    sync_files(&dir, "first");
+    sync_files(dir, "first");
     let server = dir.daemon_pid();
     fs::copy(dir.path("tank.img"), dir.path("copy.img")).unwrap();
     fs::rename(dir.path("tank.img"), dir.path("moved.img")).unwrap();
@@ -194,12 +199,12 @@ fn a_killed_server_goes_on_beside_a_copy_in_the_place_of_its_device() {
     assert!(Command::new("kill").args(["-KILL", &server.to_string()]).status().unwrap().success());
     fs::metadata(dir.path("mnt")).unwrap();
     assert_ne!(dir.successor_of(server), server);
-    sync_files(&dir, "second");
-    assert!(are_there(&dir, "first") && are_there(&dir, "second"));
+    sync_files(dir, "second");
+    assert!(are_there(dir, "first") && are_there(dir, "second"));
     dir.run("umount mnt", 0);
     fs::rename(dir.path("moved.img"), dir.path("tank.img")).unwrap();
     dir.run("mount tank mnt", 0);
-    assert!(are_there(&dir, "first") && are_there(&dir, "second"));
+    assert!(are_there(dir, "first") && are_there(dir, "second"));
     dir.run("umount mnt", 0);
 }
 
