@@ -12,7 +12,7 @@ use terrane_format::cache_device::{
 };
 use terrane_format::features::Features;
 use terrane_format::label::{
-    CacheRow, DeviceRow, DeviceState, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role,
+    CacheRow, DeviceRow, DeviceState, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, LogDeviceRow, Role,
 };
 use terrane_format::log::{LogHead, LogHome, LogZone};
 use terrane_format::record::RowForm;
@@ -212,6 +212,11 @@ fn label(devices: u64) -> Label {
         features.compatible.push("org.terrane:caches".into());
         caches.push(CacheRow { cache: 3, zone_size: 1 << 26, name: "fast".into() });
     }
+    let mut log_devices = Vec::new();
+    if devices > 3 {
+        features.incompatible.push("org.terrane:log_devices".into());
+        log_devices.push(LogDeviceRow { device: 1 << 63 | 9, zone_size: 1 << 24, name: "log".into() });
+    }
     Label {
         pool: 5,
         identity: None,
@@ -227,6 +232,7 @@ fn label(devices: u64) -> Label {
         features,
         devices: (0..devices).map(row).collect(),
         caches,
+        log_devices,
     }
 }
 
