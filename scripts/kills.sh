@@ -221,6 +221,10 @@ check_databases() {
         kinds=("${alone[@]}")
         [ $((round % 2)) = 1 ] || kinds=("${alone[$(((round / 2 - 1) % 4))]}")
         start_writers "${kinds[@]}"
+        # On a busy machine a database takes seconds to begin.
+        for kind in "${kinds[@]}"; do
+            for _ in $(seq 300); do [ -s "$work/acknowledged.$kind" ] && break; sleep 0.1; done
+        done
         sleep "$((RANDOM % 3 + 1)).$((RANDOM % 10))"
         cut_power
         recovers "${kinds[@]}" || {
