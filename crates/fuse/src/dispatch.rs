@@ -28,8 +28,9 @@ use crate::metrics::Metrics;
 use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Header, ReadIn, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Reply, attr};
-use crate::session::{Call, Handler, Negotiated};
+use crate::session::{Call, Handler, Negotiated, PendingAnswer};
 use crate::snapshots::SnapshotDir;
+use crate::snapshots::tags::Tag;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
 use listing_ends::{ListingEnds, SHORT_BYTES};
 use loss::AppendTarget;
@@ -88,6 +89,15 @@ impl Handler for Dispatch {
         }
         self.fail_write_back_after_loss(call)?;
         self.commit_if_required(call)
+    }
+
+    fn begin_sync<'h>(&'h self, call: &Call<'_>) -> Result<Option<PendingAnswer<'h>>, Errno> {
+        if call.header.is_resent() || Tag::split(call.header.nodeid).is_some() {
+            return Ok(None);
+        }
+        self.refuse_replaced(call)?;
+        let pending = self.fs.begin_fsync(self.ino(call.header.nodeid))?;
+        Ok(pending.map(|pending| Box::new(|| pending.finish()) as PendingAnswer<'h>))
     }
 
     fn on_answered(&self, call: &Call<'_>, outcome: Answer, reply: &Reply, time: Duration) {

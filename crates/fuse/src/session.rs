@@ -15,6 +15,7 @@ mod gate;
 mod listings;
 mod negotiate;
 mod reception;
+mod syncs;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use syncs::{Syncs, WaitingSync};
 use terrane_posix::Errno;
 
 /// Threads that never take a request that may wait.
@@ -62,11 +64,20 @@ pub struct Call<'a> {
     pub negotiated: &'a Negotiated,
 }
 
+/// The second half of a request, which waits.
+pub type PendingAnswer<'h> = Box<dyn FnOnce() -> Result<(), Errno> + Send + 'h>;
+
 /// Answers requests. Many threads call it concurrently.
 pub trait Handler: Send + Sync {
     /// Builds the answer's payload in `reply`, which is empty at the start. On an error the payload is
     /// dropped.
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno>;
+
+    /// For FSYNC and FSYNCDIR: does what does not wait. What is returned is called on another thread, after the same of earlier
+    /// requests, and must not wait for later ones. `None`: [`handle`](Self::handle) does all of it.
+    fn begin_sync<'h>(&'h self, _call: &Call<'_>) -> Result<Option<PendingAnswer<'h>>, Errno> {
+        Ok(None)
+    }
 
     /// Called after each answer with its outcome and latency, for metrics.
     fn on_answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
@@ -300,7 +311,7 @@ fn serve_with(
     negotiated: &Negotiated,
     drain: &Drain,
 ) -> io::Result<()> {
-    let (listings, ended) = (Listings::default(), AtomicBool::new(false));
+    let (listings, syncs, ended) = (Listings::default(), Syncs::default(), AtomicBool::new(false));
     // Beside rings, /dev/fuse carries only requests that need no answer.
     let wanted = if rings.is_some() { 0 } else { config.threads };
     let may_wait = wanted.saturating_sub(READERS_RESERVED).max(1);
@@ -311,8 +322,9 @@ fn serve_with(
     let gates = [Gate::new(may_wait, PARKED_BYTES_MAX), Gate::new(KERNEL_WAITERS, PARKED_BYTES_MAX)];
     // Only a transport that can tell whether a request waits.
     let reception = transport.is_pending().map(|_| Reception::new());
-    let (listings, ended, reception) = (&listings, &ended, reception.as_ref());
-    let work = SessionState { transport, handler, negotiated, drain, gates, listings, ended, reception };
+    let (listings, syncs, ended, reception) = (&listings, Some(&syncs), &ended, reception.as_ref());
+    let work =
+        SessionState { transport, handler, negotiated, drain, gates, listings, syncs, ended, reception };
     std::thread::scope(|scope| {
         let mut started = Vec::new();
         for number in 0..threads + lanes {
@@ -361,21 +373,23 @@ fn request_buffer(bytes: usize) -> io::Result<MmapMut> {
 }
 
 /// State that all threads of a session share.
-struct SessionState<'a> {
+struct SessionState<'a, 'h> {
     transport: &'a dyn Transport,
-    handler: &'a dyn Handler,
+    handler: &'h dyn Handler,
     negotiated: &'a Negotiated,
     drain: &'a Drain,
     /// For requests that may wait, and for those that may wait for the kernel.
     gates: [Gate; 2],
     listings: &'a Listings,
+    /// `None`: each answer has to be sent by the thread that received the request.
+    syncs: Option<&'a Syncs<'h>>,
     /// DESTROY came, or a thread failed: read no more.
     ended: &'a AtomicBool,
     /// Where threads wait for their turn to receive. `None`: all of them receive.
     reception: Option<&'a Reception>,
 }
 
-impl SessionState<'_> {
+impl<'h> SessionState<'_, 'h> {
     /// The loop of one thread of one queue. It answers every request itself, also one that may wait: a queue
     /// has several lanes.
     fn serve_lane(&self, device: &DevFuse, thread: usize, queue: usize) -> io::Result<()> {
@@ -386,7 +400,7 @@ impl SessionState<'_> {
             self.abort_session();
         })?;
         let gates = [Gate::new(1, PARKED_BYTES_MAX), Gate::new(1, PARKED_BYTES_MAX)];
-        SessionState { transport: &lane, gates, reception: None, ..*self }.read_requests(thread)
+        SessionState { transport: &lane, gates, syncs: None, reception: None, ..*self }.read_requests(thread)
     }
 
     fn read_requests(&self, thread: usize) -> io::Result<()> {
@@ -513,18 +527,73 @@ impl SessionState<'_> {
         let call = Call { header, request, negotiated: self.negotiated };
         reply.clear();
         let began_ns = self.handler.monotonic_ns();
-        // After a panic the reply is rebuilt from nothing. The handler's own state is behind locks that do
-        // not poison: what it was changing belongs to a transaction that can be dropped at any point.
-        let outcome =
-            catch_unwind(AssertUnwindSafe(|| self.handler.handle(&call, reply))).unwrap_or_else(|_| {
-                log::error!("fuse: {:?} on node {} panicked; answered EIO", opcode_of(header), header.nodeid);
-                *reply = Reply::new();
-                // It may have been half done.
-                reply.mark_outdated(header.nodeid);
-                Err(Errno(libc::EIO))
-            });
+        match self.begin_sync(&call, began_ns, reply) {
+            Ok(Begun::Leads) => self.lead_syncs(reply),
+            Ok(Begun::Waits) => {}
+            Ok(Begun::Nothing) => {
+                let outcome = self.catch_panic(header, reply, |reply| self.handler.handle(&call, reply));
+                self.finish_answer(&call, outcome, began_ns, reply);
+            }
+            Err(errno) => self.finish_answer(&call, Err(errno), began_ns, reply),
+        }
+    }
+
+    /// Has a request that would wait for the intent log wait among the others.
+    fn begin_sync(&self, call: &Call<'_>, began_ns: u64, reply: &mut Reply) -> Result<Begun, Errno> {
+        let (Some(syncs), Some(request)) = (self.syncs, syncs::detached(call.request)) else {
+            return Ok(Begun::Nothing);
+        };
+        let pending = self.catch_panic(call.header, reply, |_| self.handler.begin_sync(call))?;
+        Ok(pending.map_or(Begun::Nothing, |pending| {
+            let leads = syncs.add(WaitingSync { header: *call.header, request, began_ns, pending });
+            if leads { Begun::Leads } else { Begun::Waits }
+        }))
+    }
+
+    /// Finishes and answers all requests that wait for the log, until another thread leads or none waits.
+    fn lead_syncs(&self, reply: &mut Reply) {
+        let Some(syncs) = self.syncs else { return };
+        loop {
+            // The first one writes what all of them have handed over.
+            let finish = |sync: WaitingSync<'h>| {
+                let WaitingSync { header, request, began_ns, pending } = sync;
+                let outcome = self.catch_panic(&header, reply, |_| pending());
+                (header, request, began_ns, outcome)
+            };
+            let finished: Vec<_> = syncs.take().into_iter().map(finish).collect();
+            for (header, request, began_ns, outcome) in &finished {
+                let call = Call { header, request, negotiated: self.negotiated };
+                reply.clear();
+                self.finish_answer(&call, *outcome, *began_ns, reply);
+            }
+            if !syncs.lead_on() {
+                return;
+            }
+        }
+    }
+
+    /// Calls a handler. After a panic the reply is rebuilt from nothing. The handler's own state is behind locks that do
+    /// not poison: what it was changing belongs to a transaction that can be dropped at any point.
+    fn catch_panic<R>(
+        &self,
+        header: &Header,
+        reply: &mut Reply,
+        handler: impl FnOnce(&mut Reply) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        catch_unwind(AssertUnwindSafe(|| handler(reply))).unwrap_or_else(|_| {
+            log::error!("fuse: {:?} on node {} panicked; answered EIO", opcode_of(header), header.nodeid);
+            *reply = Reply::new();
+            // It may have been half done.
+            reply.mark_outdated(header.nodeid);
+            Err(Errno(libc::EIO))
+        })
+    }
+
+    /// Sends an answer, and what the kernel must know before it.
+    fn finish_answer(&self, call: &Call<'_>, outcome: Result<(), Errno>, began_ns: u64, reply: &mut Reply) {
+        let Call { header, request, .. } = *call;
         let took = Duration::from_nanos(self.handler.monotonic_ns().saturating_sub(began_ns));
-        self.handler.on_answered(&call, outcome, reply, took);
+        self.handler.on_answered(call, outcome, reply, took);
         let outdated = reply.take_outdated();
         if !request.has_no_reply() {
             if let Some(node) = outdated {
@@ -537,7 +606,7 @@ impl SessionState<'_> {
             }
             self.send(header, outcome, reply);
         }
-        self.handler.on_sent(&call);
+        self.handler.on_sent(call);
     }
 
     fn notify(&self, header: &Header, notification: &[u8]) {
@@ -576,6 +645,16 @@ impl SessionState<'_> {
             }
         }
     }
+}
+
+/// Who finishes a request after its first half.
+enum Begun {
+    /// The caller, and all of it.
+    Nothing,
+    /// Another thread.
+    Waits,
+    /// The caller, with all others that wait.
+    Leads,
 }
 
 fn opcode_of(header: &Header) -> Option<proto::Opcode> {

@@ -134,6 +134,24 @@ pub(crate) enum Ticket {
     Test(u64),
 }
 
+/// Records that were logged, and may not be durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogWait {
+    ticket: Ticket,
+    /// The newest txg of them.
+    txg: u64,
+}
+
+/// What makes the changes of an inode durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Logged {
+    /// They are.
+    Durable,
+    /// [`Intents::wait_logged`].
+    Waits(LogWait),
+    NeedsCommit,
+}
+
 /// The pool's log.
 pub(crate) struct PoolLog(pub Arc<Pool>);
 
@@ -542,51 +560,52 @@ impl Intents {
             .collect()
     }
 
-    /// Logs all names and the contents of an inode, and waits until they are durable. False: they need a commit.
-    pub fn make_durable(&self, ino: Ino) -> bool {
+    /// Logs all names and the contents of an inode, and does not wait.
+    pub fn log_changes(&self, ino: Ino) -> Logged {
         let synced = self.log.synced_txg();
         let is_lost = || self.lost_txg.load(Ordering::Acquire) > synced;
-        let logged = {
-            let mut locked = self.lists.lock();
-            let lists = &mut *locked;
-            let durable = lists.take_durable(synced);
-            let bytes = lists.names_bytes() + lists.contents_bytes(ino);
-            let bytes_max = self.log.bytes_max();
-            if bytes_max == 0 {
-                self.log.want();
-            }
-            if bytes_max == 0 || is_lost() || lists.is_marked(ino) || bytes > bytes_max {
-                return false;
-            }
-            // Another caller's wait has failed, and perhaps it does not know yet. The log may go on meanwhile.
-            if let Some((ticket, txg)) = lists.logged.filter(|(_, txg)| *txg > synced)
-                && self.log.has_failed(ticket)
-            {
-                let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
-                let lost = self.lose_all(lists, newest);
-                drop(locked);
-                drop(lost);
-                return false;
-            }
-            if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {
-                match self.log.log(lists.take(ino), Txg(newest)) {
-                    Some(ticket) => lists.logged = Some((ticket, newest)),
-                    None => {
-                        let lost = self.lose_all(lists, newest);
-                        drop(locked);
-                        drop(lost);
-                        return false;
-                    }
+        let mut locked = self.lists.lock();
+        let lists = &mut *locked;
+        let durable = lists.take_durable(synced);
+        let bytes = lists.names_bytes() + lists.contents_bytes(ino);
+        let bytes_max = self.log.bytes_max();
+        if bytes_max == 0 {
+            self.log.want();
+        }
+        if bytes_max == 0 || is_lost() || lists.is_marked(ino) || bytes > bytes_max {
+            return Logged::NeedsCommit;
+        }
+        // Another caller's wait has failed, and perhaps it does not know yet. The log may go on meanwhile.
+        if let Some((ticket, txg)) = lists.logged.filter(|(_, txg)| *txg > synced)
+            && self.log.has_failed(ticket)
+        {
+            let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
+            let lost = self.lose_all(lists, newest);
+            drop(locked);
+            drop(lost);
+            return Logged::NeedsCommit;
+        }
+        if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {
+            match self.log.log(lists.take(ino), Txg(newest)) {
+                Some(ticket) => lists.logged = Some((ticket, newest)),
+                None => {
+                    let lost = self.lose_all(lists, newest);
+                    drop(locked);
+                    drop(lost);
+                    return Logged::NeedsCommit;
                 }
             }
-            // Records that were logged before this call may concern the inode too.
-            lists.logged = lists.logged.filter(|(_, txg)| *txg > synced);
-            let logged = lists.logged;
-            drop(locked);
-            drop(durable);
-            logged
-        };
-        let Some((ticket, txg)) = logged else { return true };
+        }
+        // Records that were logged before this call may concern the inode too.
+        lists.logged = lists.logged.filter(|(_, txg)| *txg > synced);
+        let logged = lists.logged;
+        drop(locked);
+        drop(durable);
+        logged.map_or(Logged::Durable, |(ticket, txg)| Logged::Waits(LogWait { ticket, txg }))
+    }
+
+    /// Waits until logged records are durable. False: they need a commit.
+    pub fn wait_logged(&self, LogWait { ticket, txg }: LogWait) -> bool {
         let waited = self.log.wait(ticket);
         if waited.is_err() {
             let mut lists = self.lists.lock();
@@ -596,6 +615,16 @@ impl Intents {
             drop(lost);
         }
         waited.is_ok()
+    }
+
+    /// Both, for tests.
+    #[cfg(test)]
+    pub fn make_durable(&self, ino: Ino) -> bool {
+        match self.log_changes(ino) {
+            Logged::Durable => true,
+            Logged::Waits(wait) => self.wait_logged(wait),
+            Logged::NeedsCommit => false,
+        }
     }
 }
 

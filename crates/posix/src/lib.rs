@@ -117,5 +117,6 @@ pub use replay_pool::{ReplayFailure, ReplayGuide, WholeReplay, replay_pool};
 pub use reservations::is_reservation;
 pub use reserve::ReservedBytes;
 pub use rewrite::{Recompress, Rewrite, RewriteRelocated, ShrinkDirs};
+pub use sync::PendingSync;
 pub use types::*;
 pub use undone::{Undone, find_undone};

@@ -2,11 +2,31 @@
 
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::hold::InodeRef;
 use crate::inode::Inode;
+use crate::intents::{LogWait, Logged};
 use crate::types::Ino;
 use std::sync::atomic::Ordering;
 use terrane_dataset::SyncMode;
 use terrane_object::ObjectError;
+
+/// An `fsync` whose records were handed to the intent log.
+pub struct PendingSync<'f> {
+    fs: &'f Fs,
+    inode: InodeRef<'f>,
+    changes: u64,
+    wait: LogWait,
+}
+
+impl PendingSync<'_> {
+    /// Waits until the records are durable. The first caller writes all records that were handed over until then.
+    ///
+    /// # Errors
+    /// As for [`Fs::fsync`].
+    pub fn finish(self) -> Result<(), Errno> {
+        self.fs.finish_durable(&self.inode, self.changes, Logged::Waits(self.wait))
+    }
+}
 
 impl Fs {
     /// Makes earlier changes of this inode durable. With them all earlier changes of names and attributes become durable,
@@ -22,22 +42,54 @@ impl Fs {
         self.make_inode_durable(&*self.hold(ino)?)
     }
 
-    /// The same. With `sync=disabled` the next commit makes changes durable, so it only reports that none will follow.
+    /// The first half of [`Fs::fsync`], which hands records to the intent log. It waits for nothing but locks. `None`:
+    /// there is nothing to wait for, or it takes a commit; [`Fs::fsync`] does that.
+    pub fn begin_fsync(&self, ino: Ino) -> Result<Option<PendingSync<'_>>, Errno> {
+        self.refuse_sync(ino)?;
+        let inode = self.hold(ino)?;
+        Ok(match self.begin_durable(&inode)? {
+            (changes, Logged::Waits(wait)) => Some(PendingSync { fs: self, inode, changes, wait }),
+            _ => None,
+        })
+    }
+
+    /// The same as `make_durable`. With `sync=disabled` the next commit makes changes durable, so it only reports that none will
+    /// follow.
     pub(crate) fn make_inode_durable(&self, inode: &Inode) -> Result<(), Errno> {
+        let (changes, logged) = self.begin_durable(inode)?;
+        self.finish_durable(inode, changes, logged)
+    }
+
+    /// Logs the changes of an inode so far, which are so many.
+    fn begin_durable(&self, inode: &Inode) -> Result<(u64, Logged), Errno> {
         if self.dataset.sync_mode() == SyncMode::Disabled {
             self.set.pool().check_running().map_err(ObjectError::Pool)?;
-        } else if !inode.is_durable(inode.changes()) {
-            // A change is counted before it is recorded, but under the inode's lock. So what is counted here is in the
-            // records that are taken next, and a change that follows is counted as another one.
-            let changes = {
-                let _state = inode.read();
-                inode.changes()
-            };
-            if !self.may_log() || !self.intents.make_durable(inode.ino) {
-                self.set.commit()?;
-            }
-            inode.note_durable(changes);
+            return Ok((0, Logged::Durable));
         }
+        if inode.is_durable(inode.changes()) {
+            return Ok((0, Logged::Durable));
+        }
+        // A change is counted before it is recorded, but under the inode's lock. So what is counted here is in the
+        // records that are taken next, and a change that follows is counted as another one.
+        let changes = {
+            let _state = inode.read();
+            inode.changes()
+        };
+        let logged = if self.may_log() { self.intents.log_changes(inode.ino) } else { Logged::NeedsCommit };
+        Ok((changes, logged))
+    }
+
+    /// Waits until so many changes of an inode are durable.
+    fn finish_durable(&self, inode: &Inode, changes: u64, logged: Logged) -> Result<(), Errno> {
+        let is_logged = match logged {
+            Logged::Durable => true,
+            Logged::Waits(wait) => self.intents.wait_logged(wait),
+            Logged::NeedsCommit => false,
+        };
+        if !is_logged {
+            self.set.commit()?;
+        }
+        inode.note_durable(changes);
         // Lost in this commit or an earlier one: no later commit brings the changes back.
         if inode.object().has_lost_changes() {
             log::error!(

@@ -248,6 +248,94 @@ fn readers_go_on_while_every_fsync_waits() {
     assert!(errors.values().all(|error| *error == 0), "{errors:?}");
 }
 
+/// An FSYNC is finished when the last of 50 has begun, or when the test lets it. The one of node 7 panics.
+#[derive(Default)]
+struct Logged {
+    begun: Mutex<usize>,
+    changed: Condvar,
+    let_go: AtomicBool,
+}
+
+impl Logged {
+    const ALL: usize = 50;
+
+    fn finish(&self) -> Result<(), Errno> {
+        let is_early = |begun: &mut usize| *begun < Self::ALL && !self.let_go.load(Ordering::SeqCst);
+        let limit = Duration::from_secs(20);
+        let late = self.changed.wait_while_for(&mut self.begun.lock(), is_early, limit).timed_out();
+        if late { Err(Errno(libc::ETIMEDOUT)) } else { Ok(()) }
+    }
+}
+
+impl Handler for Logged {
+    fn handle(&self, _: &Call<'_>, _: &mut Reply) -> Result<(), Errno> {
+        Err(Errno(libc::ENOTSUP))
+    }
+
+    fn begin_sync<'h>(&'h self, call: &Call<'_>) -> Result<Option<PendingAnswer<'h>>, Errno> {
+        let unique = call.header.unique;
+        if unique == 200 {
+            return Ok(None);
+        }
+        *self.begun.lock() += 1;
+        self.changed.notify_all();
+        Ok(Some(Box::new(move || {
+            assert_ne!(unique, 107, "as asked");
+            self.finish()
+        })))
+    }
+}
+
+#[test]
+fn fsyncs_that_wait_for_the_log_keep_no_thread() {
+    let fsyncs = (0..50).map(|n| message(Opcode::Fsync, 100 + n, &[0; 16]));
+    let others = [message(Opcode::Fsync, 200, &[0; 16]), message(Opcode::Getattr, 202, &[0; 16])];
+    let queues = queues(fsyncs.chain(others));
+    let config = SessionConfig { threads: 8, ..CONFIG };
+    serve_negotiated(&queues, &Logged::default(), &config, &negotiated()).unwrap();
+    let answers = queues.answers.lock();
+    let mut answered: Vec<(u64, i32)> =
+        answers.iter().map(|(header, _)| (header.unique, -header.error.cast_signed())).collect();
+    answered.sort_unstable();
+    let error = |unique| match unique {
+        107 => libc::EIO,
+        200 | 202 => libc::ENOTSUP,
+        _ => 0,
+    };
+    let notified = [(0, -proto::notify::INVAL_INODE)];
+    let expected: Vec<_> = (100..150).chain([200, 202]).map(|unique| (unique, error(unique))).collect();
+    assert_eq!(answered, [&notified[..], &expected].concat());
+}
+
+#[test]
+fn a_drain_waits_for_fsyncs_that_wait_for_the_log() {
+    let queues = queues((0..9).map(|n| message(Opcode::Fsync, 110 + n, &[0; 16])));
+    let (logged, drain) = (Logged::default(), Drain::default());
+    let config = SessionConfig { threads: 8, ..CONFIG };
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            serve_with(&queues, None, &logged, &config, &negotiated(), &drain)
+                .map(|()| drain.drain(Duration::ZERO))
+        });
+        let began = Instant::now();
+        while *logged.begun.lock() < 9 && began.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        // Only the thread that finishes them has a request under way.
+        let is_drained = drain.drain(Duration::from_millis(20));
+        let before = queues.answers.lock().len();
+        {
+            let _begun = logged.begun.lock();
+            logged.let_go.store(true, Ordering::SeqCst);
+            logged.changed.notify_all();
+        }
+        assert!(drain.drain(Duration::from_secs(20)));
+        let after = queues.answers.lock().len();
+        assert!(serving.join().unwrap().unwrap());
+        assert_eq!((is_drained, before, after), (false, 0, 9));
+    });
+}
+
 /// A handler whose answers are counted.
 #[derive(Default)]
 struct Watched<H> {
