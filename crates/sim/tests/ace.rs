@@ -7,10 +7,11 @@ use terrane_sim::logged::ace::{Sequences, Shell};
 use terrane_sim::logged::calls::Allocation;
 use terrane_sim::seeds::{number, seeds};
 
-/// Runs every `stride`-th sequence, from a first one that the seeds choose.
+/// Runs every `stride`-th sequence, from a first one that the seeds choose, or `TERRANE_ACE_OFFSET`.
 fn run_sequences(len: u32, stride: u64) {
     let sequences = Sequences::new(len);
-    let offset = seeds(1).first().copied().unwrap_or(0).wrapping_mul(0x9e37_79b9) % stride;
+    let seed = seeds(1).first().copied().unwrap_or(0).wrapping_mul(0x9e37_79b9);
+    let offset = number("TERRANE_ACE_OFFSET").unwrap_or(seed) % stride;
     let mut shell = Shell::seeded(0).unwrap();
     let (mut count, mut logged, mut replayed) = (0u64, 0, 0);
     for number in (offset..sequences.count()).step_by(stride as usize) {
@@ -37,12 +38,12 @@ fn all_sequences_of_one_call_survive() {
 
 #[test]
 fn sequences_of_two_calls_survive() {
-    run_sequences(2, number("TERRANE_ACE_STRIDE").unwrap_or(2003));
+    run_sequences(2, number("TERRANE_ACE_STRIDE").unwrap_or(1009));
 }
 
 #[test]
 fn sequences_of_three_calls_survive() {
-    run_sequences(3, number("TERRANE_ACE_STRIDE_OF_THREE").unwrap_or(3_000_017));
+    run_sequences(3, number("TERRANE_ACE_STRIDE_OF_THREE").unwrap_or(1_500_007));
 }
 
 /// Runs a script with nothing committed before it, and with its first lines committed, on several kinds of pools.

@@ -66,6 +66,25 @@ impl Call {
         all
     }
 
+    /// The call where `foo` is called `bar`, and the other way round.
+    fn renamed(self) -> Call {
+        match self {
+            Call::Creat(path) => Call::Creat(renamed(path)),
+            Call::Mkdir(path) => Call::Mkdir(renamed(path)),
+            Call::Falloc(path, how) => Call::Falloc(renamed(path), how),
+            Call::Append(path) => Call::Append(renamed(path)),
+            Call::Overwrite(path) => Call::Overwrite(renamed(path)),
+            Call::Link(from, to) => Call::Link(renamed(from), renamed(to)),
+            Call::Unlink(path) => Call::Unlink(renamed(path)),
+            Call::Rename(from, to) => Call::Rename(renamed(from), renamed(to)),
+            Call::Rmdir(path) => Call::Rmdir(renamed(path)),
+            Call::Truncate(path) => Call::Truncate(renamed(path)),
+            Call::SetXattr(path) => Call::SetXattr(renamed(path)),
+            Call::RemoveXattr(path) => Call::RemoveXattr(renamed(path)),
+            Call::Symlink(path) => Call::Symlink(renamed(path)),
+        }
+    }
+
     /// Paths that it is about.
     fn paths(self) -> (&'static str, Option<&'static str>) {
         match self {
@@ -117,13 +136,31 @@ pub type Sequence = Vec<(Call, Persist)>;
 /// All sequences of one length, by number.
 pub struct Sequences {
     calls: Vec<Call>,
+    /// For each call, the index of its [`Call::renamed`].
+    renamed: Vec<u64>,
     len: u32,
 }
 
 impl Sequences {
     /// Those of `len` calls.
     pub fn new(len: u32) -> Sequences {
-        Sequences { calls: Call::all(), len }
+        let calls = Call::all();
+        let index = |call: &Call| calls.iter().position(|other| *other == call.renamed()).unwrap_or(0) as u64;
+        let renamed = calls.iter().map(index).collect();
+        Sequences { calls, renamed, len }
+    }
+
+    /// The number of the sequence where `foo` is called `bar`, and the other way round.
+    fn renamed(&self, number: u64) -> Option<u64> {
+        let (choices, persists) = (self.choices(), PERSISTS.len() as u64);
+        let mut renamed = 0;
+        for nth in 0..self.len {
+            let place = choices.pow(nth);
+            let choice = number / place % choices;
+            let call = self.renamed.get((choice / persists) as usize)?;
+            renamed += (call * persists + choice % persists) * place;
+        }
+        Some(renamed)
     }
 
     fn choices(&self) -> u64 {
@@ -135,8 +172,11 @@ impl Sequences {
         self.choices().pow(self.len)
     }
 
-    /// The sequence with this number. `None`: it is the same as another one.
+    /// The sequence with this number. `None`: it is the same as another one, or would be if `foo` were called `bar`.
     pub fn get(&self, number: u64) -> Option<Sequence> {
+        if self.renamed(number)? < number {
+            return None;
+        }
         let mut rest = number;
         let mut sequence = Vec::new();
         for nth in 1..=self.len {
@@ -159,6 +199,16 @@ impl Sequences {
         }
         Some(sequence)
     }
+}
+
+/// A path where `foo` is called `bar`, and the other way round.
+fn renamed(path: &'static str) -> &'static str {
+    let other = match split(path) {
+        (dir, "foo") => (dir, "bar"),
+        (dir, "bar") => (dir, "foo"),
+        same => same,
+    };
+    FILES.into_iter().find(|file| split(file) == other).unwrap_or(path)
 }
 
 /// Directory and name.
@@ -396,5 +446,30 @@ impl Shell {
         }
         self.cut()?;
         self.clear()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sequence_is_there_with_one_of_its_two_namings() {
+        let sequences = Sequences::new(2);
+        let mut whole = 0;
+        for number in (0..sequences.count()).step_by(17) {
+            let other = sequences.renamed(number).unwrap();
+            assert_eq!(sequences.renamed(other), Some(number));
+            let (one, two) = (sequences.get(number), sequences.get(other));
+            whole += usize::from(one.is_some() || two.is_some());
+            match (one, two) {
+                (Some(_), Some(_)) => assert_eq!(number, other, "it names no file"),
+                (Some(calls), None) | (None, Some(calls)) => {
+                    assert!(calls.iter().any(|(call, _)| call.renamed() != *call));
+                }
+                (None, None) => {}
+            }
+        }
+        assert!(whole > 20_000, "{whole}");
     }
 }
