@@ -447,11 +447,12 @@ impl Size {
     }
 
     fn fat_cost(self) -> ChangeCost {
-        let one = FAT_CHANGE_BLOCKS * self.block_bytes.max(FAT_BLOCK_BYTES);
+        let bytes_usual = self.block_bytes.max(FAT_BLOCK_BYTES);
+        let one = FAT_CHANGE_BLOCKS * bytes_usual;
         let pointers = (self.blocks / POINTERS * 2).saturating_mul(FAT_BLOCK_BYTES);
         let all = self.blocks.saturating_mul(self.block_bytes).saturating_add(pointers);
-        let next = FAT_NEXT_CHANGE_BLOCKS * self.block_bytes.max(FAT_BLOCK_BYTES);
-        ChangeCost { bytes: one, bytes_next: next, bytes_max: all.saturating_add(2 * one) }
+        let next = FAT_NEXT_CHANGE_BLOCKS * bytes_usual;
+        ChangeCost { bytes: one, bytes_next: next, bytes_max: all.saturating_add(2 * one), bytes_usual }
     }
 }
 
@@ -464,6 +465,8 @@ pub struct ChangeCost {
     pub bytes_next: u64,
     /// Upper bound for any number of changes in one txg.
     pub bytes_max: u64,
+    /// What most changes dirty at most.
+    pub bytes_usual: u64,
 }
 
 impl ChangeCost {
@@ -481,7 +484,7 @@ impl ChangeCost {
 
     /// Another change in the same txg dirties the same blocks.
     fn once(bytes: u64) -> Self {
-        ChangeCost { bytes, bytes_next: bytes, bytes_max: bytes }
+        ChangeCost { bytes, bytes_next: bytes, bytes_max: bytes, bytes_usual: bytes }
     }
 }
 

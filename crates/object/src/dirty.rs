@@ -103,6 +103,11 @@ pub(crate) struct DirtyBlocks {
 }
 
 impl DirtyBlocks {
+    /// Bytes to store.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
     fn sum_of(&mut self, block: &DirtyBlock) -> (&mut u64, u64) {
         match block {
             DirtyBlock::Data(data) => (&mut self.data_bytes, data.len() as u64),

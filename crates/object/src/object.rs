@@ -228,12 +228,21 @@ impl Object {
             return Err(PoolError::ReadOnly.into());
         }
         state.dirty(tx.txg());
+        let before = state.open_bytes();
         let result = change(&mut state);
+        self.note_dirtied(tx, before, &state);
         drop(state);
         if let Some(table) = table {
             table.mark_dirty(self.clone());
         }
         Ok(result)
+    }
+
+    /// Counts by how much the new blocks of a ZAP have grown.
+    fn note_dirtied(&self, tx: &Tx, before: i64, state: &State) {
+        if self.kind.is_metadata() {
+            tx.note_dirtied(state.open_bytes() - before);
+        }
     }
 
     /// Replaces the tree by that of the finished sync. `names`: the names of the blocks that it wrote for the

@@ -30,7 +30,7 @@ impl Pool {
             wait_for_unread: &|| self.wait_for_unread(),
         };
         let txg = self.admission.begin(&cost, self.env.as_ref(), &above)?;
-        Ok(Tx { pool: self.clone(), txg })
+        Ok(Tx::new(self.clone(), txg, cost.names_bytes))
     }
 
     /// Reserves bytes for a file without a check for free space, because they were reserved before the pool
@@ -105,7 +105,7 @@ impl Pool {
         let txg = self.admission.quiesce();
         if let Some(client) = self.client() {
             self.admission.join_last();
-            let last = Tx { pool: self.clone(), txg };
+            let last = Tx::new(self.clone(), txg, None);
             client.quiesced(&last);
         }
         self.membership.uses.fold(txg);

@@ -6,7 +6,7 @@ use crate::fs::Fs;
 use crate::types::Ino;
 use terrane_object::ObjectError;
 use terrane_pool::Tx;
-use terrane_txg::cost::Cost;
+use terrane_txg::cost::{Cost, META_DIRTY_BYTES};
 use terrane_wire::ObjectId;
 
 impl Fs {
@@ -14,6 +14,8 @@ impl Fs {
         let mut missing = claims.missing(txg, need);
         if missing.objects > 0 && !self.dnode_blocks.is_claimed(txg, ObjectId(ino)) {
             missing.meta_blocks = missing.meta_blocks.saturating_add(DNODE_META_BLOCKS);
+            // The indirect block is that of 128 dnode blocks.
+            missing.rare_meta_bytes = missing.rare_meta_bytes.saturating_add(META_DIRTY_BYTES);
         }
         for (level, indices) in need.pointer_blocks() {
             let new = indices.filter(|index| !self.pointer_blocks.is_claimed(txg, (ino, level, *index)));
@@ -77,5 +79,51 @@ impl Fs {
         if self.dnode_blocks.claim(tx.txg().0, ObjectId(ino)) {
             tx.reserve_more(DNODE_META_BLOCKS);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::support::{Machine, Short};
+
+    /// Bytes that the pool counts as dirty.
+    fn dirty(m: &Machine) -> u64 {
+        m.pool().load().0
+    }
+
+    #[test]
+    fn what_changes_of_names_dirty_is_counted() {
+        const NAMES: usize = 20_000;
+        const LEAF_BYTES: u64 = 16 << 10;
+        let m = Machine::sized(1, &[], 64, 4 << 20);
+        let fs = m.fs();
+        let dir = fs.dir(fs.root(), "dir").ino;
+        let file = fs.file(fs.root(), "file").ino;
+        let name = |nth: usize| format!("another name of the file, {nth}").into_bytes();
+        for nth in 0..NAMES {
+            fs.link(file, dir, &name(nth)).unwrap();
+            if nth % 1000 == 0 {
+                fs.sync().unwrap();
+            }
+        }
+        fs.sync().unwrap();
+        assert_eq!(dirty(&m), 0);
+        // In the order of a listing they lie side by side.
+        let mut listed = Vec::new();
+        let list = fs.readdir(dir, 2, &mut |entry| {
+            listed.push(entry.name.to_vec());
+            listed.len() < 400
+        });
+        list.unwrap();
+        listed.iter().for_each(|name| fs.unlink(dir, name).unwrap());
+        let few = dirty(&m);
+        assert!((LEAF_BYTES..12 * LEAF_BYTES).contains(&few), "{few} bytes are dirty");
+        fs.sync().unwrap();
+        // These are in as many leaves as there are.
+        (0..NAMES).step_by(50).for_each(|nth| _ = fs.unlink(dir, &name(nth)));
+        let many = dirty(&m);
+        assert!(many > 60 * LEAF_BYTES && many < 400 * LEAF_BYTES, "{many} bytes are dirty");
+        fs.sync().unwrap();
+        assert_eq!(dirty(&m), 0);
     }
 }

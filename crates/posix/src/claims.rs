@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::ops::{Range, RangeInclusive};
 use terrane_dataset::ChangeCost;
 use terrane_object::Object;
-use terrane_txg::cost::Cost;
+use terrane_txg::cost::{Cost, META_DIRTY_BYTES};
 
 /// A dnode block, and one indirect block above it.
 pub(crate) const DNODE_META_BLOCKS: u32 = 2;
@@ -87,11 +87,14 @@ impl Claims {
         let claimed = if is_first { &nothing } else { &*claimed };
         let both =
             need.data.end.min(claimed.data.end).saturating_sub(need.data.start.max(claimed.data.start));
-        let bytes = len(&need.data) - both;
+        let (bytes, names) = (len(&need.data) - both, claimed.missing_names(need));
+        let names_bytes = need.names.map(|cost| names.min(cost.bytes_usual));
         Cost {
             write_bytes: bytes,
             meta_blocks: 0,
-            meta_bytes: claimed.missing_names(need),
+            meta_bytes: names,
+            rare_meta_bytes: names - names_bytes.unwrap_or(0),
+            names_bytes,
             objects: u32::from(is_first || self.ino.is_none()),
             ..Cost::NOTHING
         }
@@ -159,6 +162,11 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
         write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
         meta_blocks: total.meta_blocks.saturating_add(cost.meta_blocks),
         meta_bytes: total.meta_bytes.saturating_add(cost.meta_bytes),
+        rare_meta_bytes: total.rare_meta_bytes.saturating_add(cost.rare_meta_bytes),
+        names_bytes: match (total.names_bytes, cost.names_bytes) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        },
         objects: total.objects.saturating_add(cost.objects),
         frees: total.frees || cost.frees,
         writes_back: total.writes_back || cost.writes_back,
@@ -170,8 +178,14 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
 
 /// An operation that frees space, and so may use the GC reserve.
 pub(crate) const FREES: Cost = Cost { frees: true, ..Cost::NOTHING };
-/// As [`FREES`], for an operation that may add an object to the delete queue and so dirties a block there.
-pub(crate) const FREES_LINK: Cost = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..FREES };
+/// An operation that may add an object to the delete queue, and so dirties a block there. A block has hundreds of entries.
+pub(crate) const UNLINKED: Cost = Cost {
+    meta_blocks: UNLINKED_META_BLOCKS,
+    rare_meta_bytes: UNLINKED_META_BLOCKS as u64 * META_DIRTY_BYTES,
+    ..Cost::NOTHING
+};
+/// Both.
+pub(crate) const FREES_LINK: Cost = Cost { frees: true, ..UNLINKED };
 /// Given back if the object is destroyed before its txg ends.
 pub(crate) const UNLINKED_META_BLOCKS: u32 = 1;
 
@@ -230,9 +244,9 @@ mod tests {
     #[test]
     fn directory_names_are_claimed_once_per_txg() {
         let claims = Claims::of(9);
-        let small = ChangeCost { bytes: 1024, bytes_next: 1024, bytes_max: 1024 };
-        let grown = ChangeCost { bytes: 1536, bytes_next: 1536, bytes_max: 1536 };
-        let large = ChangeCost { bytes: 8000, bytes_next: 3000, bytes_max: 14_000 };
+        let small = ChangeCost { bytes: 1024, bytes_next: 1024, bytes_max: 1024, bytes_usual: 1024 };
+        let grown = ChangeCost { bytes: 1536, bytes_next: 1536, bytes_max: 1536, bytes_usual: 1536 };
+        let large = ChangeCost { bytes: 8000, bytes_next: 3000, bytes_max: 14_000, bytes_usual: 1000 };
         claims.add(3, &Need::names(small));
         assert_eq!(missing_names(&claims, 3, small), 0);
         assert_eq!(missing_names(&claims, 3, grown), 512, "it grows");
@@ -240,6 +254,8 @@ mod tests {
         assert_eq!(missing_names(&claims, 3, large), 8000 - 1024, "it becomes fat");
         claims.add(3, &Need::names(large));
         assert_eq!(missing_names(&claims, 3, large), 3000);
+        let dirty = |cost| claims.missing(3, &Need::names(cost)).dirty_bytes();
+        assert_eq!(dirty(large), 1000, "no leaf splits");
         claims.add(3, &Need::names(large));
         claims.add(3, &Need::names(large));
         assert_eq!(missing_names(&claims, 3, large), 0, "all there is, not more");

@@ -4,7 +4,7 @@ use crate::acl_files::{inherited_attributes, reserve_late};
 use crate::attr::{
     Attributes, FLAG_HINT_RULES, SYMLINK_INLINE_BYTES, encode_time, kind_of, low32, object_kind,
 };
-use crate::claims::{Need, UNLINKED_META_BLOCKS, sum};
+use crate::claims::{Need, UNLINKED, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hint;
@@ -188,9 +188,8 @@ impl Operation for CreateTmpfile<'_> {
     }
 
     fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldParent<'_>) -> Result<OperationCost<'h>, Errno> {
-        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
         let needs = smallvec![fs.unlinked.need(), (&fs.claims_of_new, Need::attrs())];
-        Ok(OperationCost { cost: sum([unlinked, held.acl_cost]), needs })
+        Ok(OperationCost { cost: sum([UNLINKED, held.acl_cost]), needs })
     }
 
     fn charges(&self, _: &Fs, held: &HeldParent<'_>) -> Result<Charges, Errno> {

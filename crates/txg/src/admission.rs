@@ -279,16 +279,16 @@ impl Admission {
         self.state.lock().load_open.reserved += bytes;
     }
 
-    /// Returns part of an operation's reservation, and of its dirty bytes.
-    pub fn return_reservation(&self, bytes: u64, dirty: u64) {
+    /// Returns part of an operation's reservation.
+    pub fn return_reservation(&self, bytes: u64) {
         let load = &mut self.state.lock().load_open;
         load.reserved = load.reserved.saturating_sub(bytes);
-        load.dirty = load.dirty.saturating_sub(dirty);
     }
 
-    /// An operation ends.
-    pub fn leave(&self) {
+    /// An operation ends. `more`: bytes that it has dirtied beyond what it joined with, or fewer.
+    pub fn leave(&self, more: i64) {
         let mut state = self.state.lock();
+        state.load_open.dirty = state.load_open.dirty.saturating_add_signed(more);
         state.holders -= 1;
         if state.holders == 0 {
             self.holders_left.notify_all();

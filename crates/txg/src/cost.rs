@@ -11,6 +11,11 @@ pub struct Cost {
     pub meta_blocks: u32,
     /// Bytes of further metadata blocks, of other sizes.
     pub meta_bytes: u64,
+    /// Bytes of all these metadata blocks that few operations dirty, such as a leaf that splits. They do not count as dirty memory.
+    pub rare_meta_bytes: u64,
+    /// Those of `meta_bytes` that changes of names are expected to dirty. What such an operation really dirties is counted when it
+    /// ends.
+    pub names_bytes: Option<u64>,
     /// Objects whose dnodes change. The blocks that hold the dnodes are counted in `meta_blocks`, a shared
     /// block once.
     pub objects: u32,
@@ -46,6 +51,8 @@ impl Cost {
         write_bytes: 0,
         meta_blocks: 0,
         meta_bytes: 0,
+        rare_meta_bytes: 0,
+        names_bytes: None,
         objects: 0,
         frees: false,
         writes_back: false,
@@ -67,9 +74,9 @@ impl Cost {
 
     /// Memory that the operation may dirty in bytes, roughly.
     pub fn dirty_bytes(&self) -> u64 {
+        let metadata = u64::from(self.meta_blocks) * META_DIRTY_BYTES + self.meta_bytes;
         self.write_bytes
-            + u64::from(self.meta_blocks) * META_DIRTY_BYTES
-            + self.meta_bytes
+            + metadata.saturating_sub(self.rare_meta_bytes)
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
     }
 

@@ -286,7 +286,11 @@ impl Object {
         };
         let (change, clean) = {
             let mut state = self.state.write();
-            let Err(change) = state.change_dirty_block(tx, block, change) else { return Ok(()) };
+            let before = state.open_bytes();
+            let Err(change) = state.change_dirty_block(tx, block, change) else {
+                self.note_dirtied(tx, before, &state);
+                return Ok(());
+            };
             (change, if self.kind.is_metadata() { state.take_clean(block) } else { None })
         };
         let mut data = match clean {

@@ -127,6 +127,11 @@ impl State {
         self.open.get_or_insert_with(|| Dirty::new(txg))
     }
 
+    /// Bytes of new blocks in the open txg.
+    pub fn open_bytes(&self) -> i64 {
+        self.open.as_ref().map_or(0, |open| open.blocks.data_bytes().cast_signed())
+    }
+
     /// Moves changes of txgs before `txg` to `syncing`.
     pub fn freeze_before(&mut self, txg: Txg) {
         if self.open.as_ref().is_some_and(|open| open.txg < txg) {

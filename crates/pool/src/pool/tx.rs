@@ -2,8 +2,9 @@
 
 use super::Pool;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use terrane_store::PoolError;
-use terrane_txg::cost::{META_BLOCK_BYTES, META_DIRTY_BYTES};
+use terrane_txg::cost::META_BLOCK_BYTES;
 use terrane_wire::Txg;
 
 /// Handle of an operation in a txg. All changes under one `Tx` commit together. Never take a second one while
@@ -12,9 +13,24 @@ use terrane_wire::Txg;
 pub struct Tx {
     pub(crate) pool: Arc<Pool>,
     pub(crate) txg: Txg,
+    /// Bytes of names that it was expected to dirty, which count as dirty. `None`: it may dirty more than names.
+    names_bytes: Option<u64>,
+    /// Bytes by which it made dirty metadata grow.
+    dirtied: AtomicI64,
 }
 
 impl Tx {
+    pub(crate) fn new(pool: Arc<Pool>, txg: Txg, names_bytes: Option<u64>) -> Tx {
+        Tx { pool, txg, names_bytes, dirtied: AtomicI64::new(0) }
+    }
+
+    /// The operation has made the dirty blocks of a ZAP grow by so many bytes.
+    pub fn note_dirtied(&self, bytes: i64) {
+        if self.names_bytes.is_some() {
+            self.dirtied.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// The txg in which the changes commit.
     pub fn txg(&self) -> Txg {
         self.txg
@@ -31,10 +47,9 @@ impl Tx {
         self.pool.admission.reserve_more(u64::from(meta_blocks) * META_BLOCK_BYTES);
     }
 
-    /// Returns metadata blocks that a transaction of this txg reserved and did not need.
+    /// Returns metadata blocks that a transaction of this txg reserved and did not need. They did not count as dirty.
     pub fn return_reservation(&self, meta_blocks: u32) {
-        let blocks = u64::from(meta_blocks);
-        self.pool.admission.return_reservation(blocks * META_BLOCK_BYTES, blocks * META_DIRTY_BYTES);
+        self.pool.admission.return_reservation(u64::from(meta_blocks) * META_BLOCK_BYTES);
     }
 }
 
@@ -46,6 +61,8 @@ impl Drop for Tx {
             self.pool.fail(&PoolError::Failed { reason });
             self.pool.admission.wake_all();
         }
-        self.pool.admission.leave();
+        let dirtied = self.dirtied.load(Ordering::Relaxed);
+        let more = self.names_bytes.map_or(0, |expected| dirtied.saturating_sub_unsigned(expected));
+        self.pool.admission.leave(more);
     }
 }

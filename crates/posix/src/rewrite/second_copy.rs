@@ -19,7 +19,7 @@
 //! * Changes since txg `until` are copied again, by the next round.
 
 use crate::attr::encode_time;
-use crate::claims::{FREES, Need, UNLINKED_META_BLOCKS};
+use crate::claims::{FREES, Need, UNLINKED};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
@@ -256,8 +256,7 @@ impl Fs {
         }
         let new = (&self.claims_of_new, Need::attrs());
         let cursor = &self.rewriting.cursor;
-        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
-        let tx = self.begin(unlinked, &[self.unlinked.need(), new, cursor.need()])?;
+        let tx = self.begin(UNLINKED, &[self.unlinked.need(), new, cursor.need()])?;
         cursor.note_reserved(&tx);
         let now = encode_time(self.now());
         // The size is larger than any that it may get: the file's final size is not known yet.

@@ -53,7 +53,9 @@ pub fn in_tx(
     let cost = zap.put_cost(16, ValueRef::U64s(&[0; 3]));
     let names = u32::try_from(cost.of_many(u64::from(names)).div_ceil(16 << 10)).unwrap();
     let meta_blocks = names + BLOCKS_ABOVE + dnodes.blocks;
-    let tx = set.begin(Cost { meta_blocks, objects: dnodes.objects, ..Cost::NOTHING }).unwrap();
+    // What the ZAP dirties is counted at the end.
+    let names_bytes = Some(u64::from(names + BLOCKS_ABOVE) << 14);
+    let tx = set.begin(Cost { meta_blocks, names_bytes, objects: dnodes.objects, ..Cost::NOTHING }).unwrap();
     let before = zap.object().dirty_blocks(&tx);
     change(zap, &tx);
     let dirtied = zap.object().dirty_blocks(&tx).saturating_sub(before);
