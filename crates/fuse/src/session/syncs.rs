@@ -1,7 +1,7 @@
 //! `FSYNC` requests that wait for the intent log together.
 //!
-//! A thread that receives one hands its records to the log ([`super::Handler::begin_sync`]) and goes on receiving. One thread, the *leader*,
-//! waits for all of them and sends the answers. So no thread sleeps for a request of its own, and none has to be woken.
+//! A thread that receives one hands its records to the log ([`super::Handler::begin_sync`]) and goes on receiving. One thread, the
+//! *leader*, waits for all of them and sends the answers. So no thread sleeps for a request of its own, and none has to be woken.
 //!
 //! Invariant: while a request waits here, a leader is about to look for it. The leader's own request is under way until then, so a
 //! drain waits for all.
