@@ -328,3 +328,27 @@ fn a_log_device_that_fails_costs_only_speed() {
     dir.run("umount mnt", 0);
     assert!(dir.out("check tank").contains("nothing found"));
 }
+
+/// What is on the other devices stays if a log device cannot be one.
+#[test]
+fn a_log_device_is_refused_before_anything_is_written() {
+    let dir = TestDir::new("log-refused");
+    let before = noise(64 << 20);
+    fs::write(dir.path("data.img"), &before).unwrap();
+    let create = format!("pool create tank {} --force --log", dir.path("data.img").display());
+    let long = dir.path(&"x".repeat(140));
+    File::create(&long).unwrap().set_len(64 << 20).unwrap();
+    dir.refused(&format!("{create} {}", long.display()), &["a path of at most 128 bytes"]);
+    let many: Vec<String> = (0..9)
+        .map(|nth| {
+            let path = dir.path(&format!("log-{nth}"));
+            File::create(&path).unwrap().set_len(64 << 20).unwrap();
+            path.display().to_string()
+        })
+        .collect();
+    dir.refused(&format!("{create} {}", many.join(" --log ")), &["at most 4 log devices"]);
+    let new = format!("{create} {} --no-features", dir.path("new.img").display());
+    dir.refused(&new, &["has no intent log"]);
+    let found = fs::read(dir.path("data.img")).unwrap();
+    assert!(found == before, "the device was written");
+}

@@ -35,6 +35,52 @@ pub struct LogDeviceStatus {
     pub stats: Option<LogDeviceStats>,
 }
 
+/// Whether a new pool can have these log devices, before anything is written.
+///
+/// # Errors
+/// `Refused`.
+pub fn check_new_log_devices(
+    members: &[Arc<dyn Device>],
+    log_devices: &[Arc<dyn Device>],
+) -> Result<(), PoolError> {
+    if log_devices.len() > LOG_DEVICES_MAX {
+        let (expected, found) = (format!("at most {LOG_DEVICES_MAX} log devices"), log_devices.len());
+        return Err(PoolError::refused("pool", expected, found, "leave some out"));
+    }
+    log_devices.iter().try_for_each(|device| check_log_device(members, device.as_ref()))
+}
+
+/// Whether a device can be a log device of a pool with these members.
+fn check_log_device(members: &[Arc<dyn Device>], device: &dyn Device) -> Result<(), PoolError> {
+    let (info, capacity) = (device.info(), smallest_capacity(device));
+    if info.zone_count < ZONES_MIN || capacity < 1 << 20 || info.zone_size > 1 << 32 {
+        return Err(PoolError::refused(
+            &info.name,
+            format_args!("at least {ZONES_MIN} zones of 1 MiB to 4 GiB"),
+            format_args!("{} zones, the smallest of {capacity} bytes", info.zone_count),
+            "use a larger device, or another zone size",
+        ));
+    }
+    let limit = open_limit(info);
+    if (1..OPEN_ZONES_MIN).contains(&limit) {
+        let expected = format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once");
+        return Err(PoolError::refused(&info.name, expected, limit, "use another drive"));
+    }
+    // They are found by their paths, and a copy of the pool is told by them.
+    let mut names = members.iter().map(|member| &member.info().name).chain([&info.name]);
+    if let Some(long) = names.find(|name| name.len() > DEVICE_NAME_BYTES_MAX) {
+        let expected = format_args!("a path of at most {DEVICE_NAME_BYTES_MAX} bytes, as the label keeps it");
+        let found = format_args!("one of {} bytes", long.len());
+        return Err(PoolError::refused(
+            long,
+            expected,
+            found,
+            "move it: a pool with a log device needs short paths",
+        ));
+    }
+    Ok(())
+}
+
 impl Pool {
     /// Empties the device and makes it a log device of the pool (a SLOG, in ZFS terms). Returns its id. The log goes on there from one
     /// of the next commits on.
@@ -84,41 +130,15 @@ impl Pool {
     }
 
     fn validate_log_device(&self, device: &dyn Device) -> Result<(), PoolError> {
-        let info = device.info();
         let pool = format!("pool {}", self.name());
         if self.feature_state(Feature::Log) == FeatureState::Disabled {
             let expected = format_args!("feature {}", Feature::Log.row().name);
             let remedy = format!("terrane pool upgrade {}", self.name());
             return Err(PoolError::refused(pool, expected, "no intent log", remedy));
         }
-        let capacity = smallest_capacity(device);
-        if info.zone_count < ZONES_MIN || capacity < 1 << 20 || info.zone_size > 1 << 32 {
-            return Err(PoolError::refused(
-                &info.name,
-                format_args!("at least {ZONES_MIN} zones of 1 MiB to 4 GiB"),
-                format_args!("{} zones, the smallest of {capacity} bytes", info.zone_count),
-                "use a larger device, or another zone size",
-            ));
-        }
-        let limit = open_limit(info);
-        if (1..OPEN_ZONES_MIN).contains(&limit) {
-            let expected = format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once");
-            return Err(PoolError::refused(&info.name, expected, limit, "use another drive"));
-        }
-        // They are found by their paths, and a copy of the pool is told by them.
-        let members = self.store.devices.all();
-        let names = members.iter().map(|(_, member)| &member.info().name).chain([&info.name]);
-        if let Some(long) = names.into_iter().find(|name| name.len() > DEVICE_NAME_BYTES_MAX) {
-            let expected =
-                format_args!("a path of at most {DEVICE_NAME_BYTES_MAX} bytes, as the label keeps it");
-            let found = format_args!("one of {} bytes", long.len());
-            return Err(PoolError::refused(
-                long,
-                expected,
-                found,
-                "move it: a pool with a log device needs short paths",
-            ));
-        }
+        let members: Vec<Arc<dyn Device>> =
+            self.store.devices.all().into_iter().map(|(_, member)| member as Arc<dyn Device>).collect();
+        check_log_device(&members, device)?;
         self.refuse_surplus_log_device()
     }
 

@@ -29,7 +29,7 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, OpenMode};
 use terrane_format::label::Role;
 use terrane_object::ObjectSets;
-use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool, check_new_log_devices};
 use terrane_posix::{Cred, Fs};
 use terrane_store::env::SystemEnv;
 
@@ -691,6 +691,10 @@ impl Create {
             let text = "-m: a pool has no mount point of its own: create it, then `terrane mount";
             return Err(Failure(format!("{text} {} {}`", self.name, dir.display())));
         }
+        if self.no_features && !self.log.is_empty() {
+            let text = "--log: a pool with --no-features has no intent log: leave one of them out";
+            return Err(Failure(text.to_owned()));
+        }
         let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special).chain(&self.log));
         all.clone().try_for_each(|path| self.device_options.reject_keyword(path))?;
         // All checks that are possible before anything is changed. A pool that could not be added to the
@@ -752,6 +756,7 @@ impl Create {
             create.features.clear();
         }
         let log_devices = devices.split_off(create.roles.len());
+        check_new_log_devices(&devices, &log_devices)?;
         let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &options)?;
         let formatted = self.format_root(&pool).and_then(|()| {
             log_devices.into_iter().try_for_each(|device| Ok(pool.add_log_device(device).map(drop)?))
