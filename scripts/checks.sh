@@ -214,3 +214,26 @@ run_checks() { # names...
     echo "$suite: $passed passed, ${#failed[@]} failed, $skipped skipped${failed:+ (${failed[*]})}"
     [ ${#failed[@]} = 0 ]
 }
+
+# What fsx does, and how often. Of length 0, posix_fallocate must be refused, which fsx does not expect: none at the end of the file.
+fsx_config() { # weight of fsync and of fdatasync
+    cat <<EOT
+flen = 1048576
+[opsize]
+min = 1
+max = 131072
+[weights]
+close_open = 2
+invalidate = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+truncate = 4
+fsync = $1
+fdatasync = $1
+posix_fallocate = 2
+punch_hole = 4
+copy_file_range = 4
+EOT
+}

@@ -101,26 +101,7 @@ check_fsx() {
     local ops seed=0 record words share how sum blocks=0
     ops=$(in_soak 1000000 40000)
     have fsx
-    # Of length 0, posix_fallocate must be refused, which fsx does not expect.
-    cat >"$work/fsx-msync.toml" <<'EOT'
-flen = 1048576
-[opsize]
-min = 1
-max = 131072
-[weights]
-close_open = 2
-invalidate = 1
-read = 10
-write = 10
-mapread = 10
-mapwrite = 10
-truncate = 4
-fsync = 0.1
-fdatasync = 0.1
-posix_fallocate = 2
-punch_hole = 4
-copy_file_range = 4
-EOT
+    fsx_config 0.1 >"$work/fsx-msync.toml"
     sed '1i nomsyncafterwrite = true' "$work/fsx-msync.toml" >"$work/fsx-lazy.toml"
     # A commit now and then: only what is stored is shared. Few operations that end sharing of much. At the end of the file an aligned
     # posix_fallocate has length 0.
