@@ -28,7 +28,7 @@ fn no_flipped_bit_gives_wrong_bytes() {
     let image = Image::new(3).unwrap();
     let used = image.written_ranges().unwrap();
     let total: u64 = used.iter().map(|(_, bytes)| bytes * 8).sum();
-    let flips = number("TERRANE_FLIPS").unwrap_or(500).min(total);
+    let flips = number("TERRANE_FLIPS").unwrap_or(250).min(total);
     let mut rng = Prng::new(seeds(1)[0]);
     let mut counts = [0u64; 3];
     for flip in 0..flips {
