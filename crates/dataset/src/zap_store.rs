@@ -465,7 +465,7 @@ pub struct ChangeCost {
     pub bytes_next: u64,
     /// Upper bound for any number of changes in one txg.
     pub bytes_max: u64,
-    /// What most changes dirty at most.
+    /// What most changes dirty at most, also if nothing more has to be reserved. 0: what they reserve.
     pub bytes_usual: u64,
 }
 
@@ -476,6 +476,11 @@ impl ChangeCost {
         next.max(self.bytes.saturating_sub(reserved))
     }
 
+    /// What a change is expected to dirty that reserves so much.
+    pub fn expected(&self, reserved: u64) -> u64 {
+        if self.bytes_usual > 0 { self.bytes_usual } else { reserved }
+    }
+
     /// Cost of so many changes in one txg.
     pub fn of_many(&self, changes: u64) -> u64 {
         let next = self.bytes_next.saturating_mul(changes.saturating_sub(1));
@@ -484,7 +489,7 @@ impl ChangeCost {
 
     /// Another change in the same txg dirties the same blocks.
     fn once(bytes: u64) -> Self {
-        ChangeCost { bytes, bytes_next: bytes, bytes_max: bytes, bytes_usual: bytes }
+        ChangeCost { bytes, bytes_next: bytes, bytes_max: bytes, bytes_usual: 0 }
     }
 }
 

@@ -105,7 +105,7 @@ impl Pool {
         let txg = self.admission.quiesce();
         if let Some(client) = self.client() {
             self.admission.join_last();
-            let last = Tx::new(self.clone(), txg, None);
+            let last = Tx::new(self.clone(), txg, Some(0));
             client.quiesced(&last);
         }
         self.membership.uses.fold(txg);

@@ -88,13 +88,12 @@ impl Claims {
         let both =
             need.data.end.min(claimed.data.end).saturating_sub(need.data.start.max(claimed.data.start));
         let (bytes, names) = (len(&need.data) - both, claimed.missing_names(need));
-        let names_bytes = need.names.map(|cost| names.min(cost.bytes_usual));
         Cost {
             write_bytes: bytes,
             meta_blocks: 0,
             meta_bytes: names,
-            rare_meta_bytes: names - names_bytes.unwrap_or(0),
-            names_bytes,
+            rare_meta_bytes: names,
+            names_bytes: need.names.map(|cost| cost.expected(names)),
             objects: u32::from(is_first || self.ino.is_none()),
             ..Cost::NOTHING
         }
@@ -244,8 +243,8 @@ mod tests {
     #[test]
     fn directory_names_are_claimed_once_per_txg() {
         let claims = Claims::of(9);
-        let small = ChangeCost { bytes: 1024, bytes_next: 1024, bytes_max: 1024, bytes_usual: 1024 };
-        let grown = ChangeCost { bytes: 1536, bytes_next: 1536, bytes_max: 1536, bytes_usual: 1536 };
+        let small = ChangeCost { bytes: 1024, bytes_next: 1024, bytes_max: 1024, bytes_usual: 0 };
+        let grown = ChangeCost { bytes: 1536, bytes_next: 1536, bytes_max: 1536, bytes_usual: 0 };
         let large = ChangeCost { bytes: 8000, bytes_next: 3000, bytes_max: 14_000, bytes_usual: 1000 };
         claims.add(3, &Need::names(small));
         assert_eq!(missing_names(&claims, 3, small), 0);
@@ -254,11 +253,12 @@ mod tests {
         assert_eq!(missing_names(&claims, 3, large), 8000 - 1024, "it becomes fat");
         claims.add(3, &Need::names(large));
         assert_eq!(missing_names(&claims, 3, large), 3000);
-        let dirty = |cost| claims.missing(3, &Need::names(cost)).dirty_bytes();
-        assert_eq!(dirty(large), 1000, "no leaf splits");
+        let dirty_of = |cost| claims.missing(3, &Need::names(cost)).dirty_bytes();
+        assert_eq!(dirty_of(large), 1000, "no leaf splits");
         claims.add(3, &Need::names(large));
         claims.add(3, &Need::names(large));
         assert_eq!(missing_names(&claims, 3, large), 0, "all there is, not more");
+        assert_eq!((claims.missing(3, &Need::names(large)).dirty_bytes(), dirty_of(small)), (1000, 0));
         let grown = ChangeCost { bytes_max: 15_000, ..large };
         assert_eq!(missing_names(&claims, 3, grown), 1000, "there is more now");
     }

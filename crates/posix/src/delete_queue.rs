@@ -89,7 +89,10 @@ impl UnlinkedSet {
     /// What any number of new entries in one txg needs, beside [`UNLINKED_META_BLOCKS`] for each.
     pub fn need(&self) -> (&Claims, Need) {
         let cost = self.queue.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0]));
-        (&self.claims, Need::names(ChangeCost { bytes_next: 0, bytes_max: cost.bytes, ..cost }))
+        (
+            &self.claims,
+            Need::names(ChangeCost { bytes_next: 0, bytes_max: cost.bytes, bytes_usual: 0, ..cost }),
+        )
     }
 
     /// What removing this entry needs.

@@ -66,7 +66,7 @@ impl<C: JobCursor<N>, const N: usize> StoredCursor<C, N> {
     /// What writing all words needs, once per txg.
     pub fn need(&self) -> (&Claims, Need) {
         let bytes = self.total_bytes();
-        (&self.claims, Need::names(ChangeCost { bytes, bytes_next: 0, bytes_max: bytes, bytes_usual: bytes }))
+        (&self.claims, Need::names(ChangeCost { bytes, bytes_next: 0, bytes_max: bytes, bytes_usual: 0 }))
     }
 
     /// Records that the txg of `tx` has space for all words.

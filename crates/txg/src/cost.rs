@@ -13,7 +13,7 @@ pub struct Cost {
     pub meta_bytes: u64,
     /// Bytes of all these metadata blocks that few operations dirty, such as a leaf that splits. They do not count as dirty memory.
     pub rare_meta_bytes: u64,
-    /// Those of `meta_bytes` that changes of names are expected to dirty. What such an operation really dirties is counted when it
+    /// Bytes that changes of names are expected to dirty, beside all others. What such an operation really dirties is counted when it
     /// ends.
     pub names_bytes: Option<u64>,
     /// Objects whose dnodes change. The blocks that hold the dnodes are counted in `meta_blocks`, a shared
@@ -74,10 +74,14 @@ impl Cost {
 
     /// Memory that the operation may dirty in bytes, roughly.
     pub fn dirty_bytes(&self) -> u64 {
-        let metadata = u64::from(self.meta_blocks) * META_DIRTY_BYTES + self.meta_bytes;
         self.write_bytes
-            + metadata.saturating_sub(self.rare_meta_bytes)
+            + self.metadata_bytes().saturating_sub(self.rare_meta_bytes)
+            + self.names_bytes.unwrap_or(0)
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
+    }
+
+    fn metadata_bytes(&self) -> u64 {
+        u64::from(self.meta_blocks) * META_DIRTY_BYTES + self.meta_bytes
     }
 
     /// The limits that apply: on live bytes, and on bytes written before GC has made more space. `file_reserved`:
@@ -98,7 +102,9 @@ impl Cost {
 
     /// Whether the operation is delayed where GC provides the free space: a small one that does not free.
     pub fn is_paced(&self) -> bool {
-        !self.frees && self.reserve_bytes() > 0 && self.dirty_bytes() <= PACED_BYTES
+        // The delay follows what is reserved, so the worst case counts.
+        let most = self.write_bytes + self.metadata_bytes() + u64::from(self.objects) * OBJECT_DIRTY_BYTES;
+        !self.frees && self.reserve_bytes() > 0 && most <= PACED_BYTES
     }
 
     /// Whether the operation is *little*. Only little ones may use the last share of the dirty bound.
