@@ -151,7 +151,8 @@ impl MemoryBudget {
 }
 
 /// Threads of a mount without the option `threads`, beside so many other mounts; `all` is [`MemoryBudget::request_threads`].
-/// A mount serves as many callers that wait for `fsync` as it has threads. But each takes memory, and a pool may have many mounts.
+/// A mount serves as many callers that wait for a commit or for space as it has threads. But each takes memory, and a pool may have
+/// many mounts.
 pub fn threads_of_mount(all: usize, others: usize) -> usize {
     (all / (others + 1)).clamp(THREADS_LEAST, THREADS_DEFAULT)
 }

@@ -555,16 +555,17 @@ impl<'h> SessionState<'_, 'h> {
         let Some(syncs) = self.syncs else { return };
         loop {
             // The first one writes what all of them have handed over.
-            let finish = |sync: WaitingSync<'h>| {
-                let WaitingSync { header, request, began_ns, pending } = sync;
-                let outcome = self.catch_panic(&header, reply, |_| pending());
-                (header, request, began_ns, outcome)
-            };
-            let finished: Vec<_> = syncs.take().into_iter().map(finish).collect();
-            for (header, request, began_ns, outcome) in &finished {
-                let call = Call { header, request, negotiated: self.negotiated };
+            for WaitingSync { header, request, began_ns, pending } in syncs.take() {
+                let call = Call { header: &header, request: &request, negotiated: self.negotiated };
                 reply.clear();
-                self.finish_answer(&call, *outcome, *began_ns, reply);
+                let outcome = self.catch_panic(&header, reply, |_| pending());
+                // A panic must not keep the answers of the others back.
+                let answered =
+                    catch_unwind(AssertUnwindSafe(|| self.finish_answer(&call, outcome, began_ns, reply)));
+                if answered.is_err() {
+                    log::error!("fuse: the answer to {:?} panicked", opcode_of(&header));
+                    *reply = Reply::new();
+                }
             }
             if !syncs.lead_on() {
                 return;

@@ -70,6 +70,11 @@ impl Pool {
         ticket
     }
 
+    /// Whether so many bytes of frames fit only when those that were handed over have been written.
+    pub fn is_log_full_for(&self, bytes: usize) -> bool {
+        self.store.log.is_full_for(bytes)
+    }
+
     /// Waits until the records of this ticket, and of all tickets before, are durable.
     ///
     /// # Errors

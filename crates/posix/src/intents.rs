@@ -114,6 +114,10 @@ pub(crate) trait IntentLog: Send + Sync {
     fn bytes_max(&self) -> usize;
     /// See [`Pool::log`].
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
+    /// See [`Pool::is_log_full_for`].
+    fn is_full_for(&self, _bytes: usize) -> bool {
+        false
+    }
     /// See [`Pool::want_log`].
     fn want(&self) {}
     /// See [`Pool::request_commit`].
@@ -149,6 +153,8 @@ pub(crate) enum Logged {
     Durable,
     /// [`Intents::wait_logged`].
     Waits(LogWait),
+    /// Nothing was logged, because the log is full until these records are written.
+    Full(LogWait),
     NeedsCommit,
 }
 
@@ -162,6 +168,10 @@ impl IntentLog for PoolLog {
 
     fn bytes_max(&self) -> usize {
         self.0.log_bytes_max()
+    }
+
+    fn is_full_for(&self, bytes: usize) -> bool {
+        self.0.is_log_full_for(bytes)
     }
 
     fn want(&self) {
@@ -585,6 +595,10 @@ impl Intents {
             drop(lost);
             return Logged::NeedsCommit;
         }
+        // Many callers have large records.
+        if let Some((ticket, txg)) = lists.logged.filter(|_| bytes > 0 && self.log.is_full_for(bytes)) {
+            return Logged::Full(LogWait { ticket, txg });
+        }
         if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {
             match self.log.log(lists.take(ino), Txg(newest)) {
                 Some(ticket) => lists.logged = Some((ticket, newest)),
@@ -607,6 +621,10 @@ impl Intents {
     /// Waits until logged records are durable. False: they need a commit.
     pub fn wait_logged(&self, LogWait { ticket, txg }: LogWait) -> bool {
         let waited = self.log.wait(ticket);
+        // Their failure need not make others commit once more.
+        if waited.is_err() && self.log.synced_txg() >= txg {
+            return true;
+        }
         if waited.is_err() {
             let mut lists = self.lists.lock();
             let newest = lists.txgs.back().map_or(txg, |newest| newest.txg.max(txg));
@@ -623,7 +641,7 @@ impl Intents {
         match self.log_changes(ino) {
             Logged::Durable => true,
             Logged::Waits(wait) => self.wait_logged(wait),
-            Logged::NeedsCommit => false,
+            Logged::Full(_) | Logged::NeedsCommit => false,
         }
     }
 }

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering;
 use terrane_dataset::SyncMode;
 use terrane_object::ObjectError;
 
+/// How often an `fsync` waits for space in the log before it commits.
+const FULL_WAITS: usize = 4;
+
 /// An `fsync` whose records were handed to the intent log.
 pub struct PendingSync<'f> {
     fs: &'f Fs,
@@ -24,7 +27,7 @@ impl PendingSync<'_> {
     /// # Errors
     /// As for [`Fs::fsync`].
     pub fn finish(self) -> Result<(), Errno> {
-        self.fs.finish_durable(&self.inode, self.changes, Logged::Waits(self.wait))
+        self.fs.finish_durable(&self.inode, (self.changes, Logged::Waits(self.wait)))
     }
 }
 
@@ -56,8 +59,14 @@ impl Fs {
     /// The same as `make_durable`. With `sync=disabled` the next commit makes changes durable, so it only reports that none will
     /// follow.
     pub(crate) fn make_inode_durable(&self, inode: &Inode) -> Result<(), Errno> {
-        let (changes, logged) = self.begin_durable(inode)?;
-        self.finish_durable(inode, changes, logged)
+        let mut begun = self.begin_durable(inode)?;
+        for _ in 0..FULL_WAITS {
+            let Logged::Full(wait) = begun.1 else { break };
+            // If they fail, the next call finds that out.
+            self.intents.wait_logged(wait);
+            begun = self.begin_durable(inode)?;
+        }
+        self.finish_durable(inode, begun)
     }
 
     /// Logs the changes of an inode so far, which are so many.
@@ -80,11 +89,11 @@ impl Fs {
     }
 
     /// Waits until so many changes of an inode are durable.
-    fn finish_durable(&self, inode: &Inode, changes: u64, logged: Logged) -> Result<(), Errno> {
+    fn finish_durable(&self, inode: &Inode, (changes, logged): (u64, Logged)) -> Result<(), Errno> {
         let is_logged = match logged {
             Logged::Durable => true,
             Logged::Waits(wait) => self.intents.wait_logged(wait),
-            Logged::NeedsCommit => false,
+            Logged::Full(_) | Logged::NeedsCommit => false,
         };
         if !is_logged {
             self.set.commit()?;

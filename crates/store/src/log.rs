@@ -243,6 +243,13 @@ impl IntentLog {
         Some(LogTicket(state.handed))
     }
 
+    /// Whether so many bytes of frames fit only when those that were handed over have been written.
+    pub fn is_full_for(&self, bytes: usize) -> bool {
+        let state = self.state.lock();
+        let waiting = state.waiting.len();
+        waiting > 0 && !state.is_broken && !state.fits(state.batch_bytes(waiting + bytes))
+    }
+
     /// Whether the records of this ticket may not be durable, and never will be.
     pub fn has_failed(&self, ticket: LogTicket) -> bool {
         self.state.lock().has_failed(ticket.0)
@@ -660,6 +667,31 @@ mod tests {
         assert_eq!((log.wait(tickets[0]), log.wait(tickets[2])), (Ok(()), Ok(())));
         assert_eq!(device.ops_done() - before, 2);
         assert_eq!(found(&device, &head.unwrap()), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_full_batch_takes_more_when_it_is_written() {
+        let device = SimDevice::new(SimConfig { zone_size: 16 << 20, ..SimConfig::default() }).unwrap();
+        let log = new_log(&device);
+        let lent = zone(5).map(|zone| NewZone { capacity: 16 << 20, ..zone });
+        let (head, _) = commit(&log, 4, (lent, false), || ());
+        let large = |change| {
+            let mut raw = Vec::new();
+            Frame { set: ObjsetId(1), change, txg: Txg(5), body: &vec![9; 900 << 10] }.append_to(&mut raw);
+            raw
+        };
+        let mut last = None;
+        let mut count = 0;
+        while !log.is_full_for(large(1).len()) {
+            count += 1;
+            last = Some(log.append(&large(count), Txg(5)).unwrap());
+        }
+        assert_eq!(count, 4, "of 4 MiB");
+        assert_eq!(log.wait(last.unwrap()), Ok(()));
+        assert!(!log.is_full_for(large(1).len()));
+        let ticket = log.append(&large(count + 1), Txg(5)).unwrap();
+        assert_eq!(log.wait(ticket), Ok(()));
+        assert_eq!(found(&device, &head.unwrap()), [1, 2, 3, 4, 5]);
     }
 
     #[test]

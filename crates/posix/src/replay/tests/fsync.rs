@@ -577,6 +577,41 @@ fn records_that_the_log_refused_need_a_commit() {
     assert!(fs.intents.make_durable(two));
 }
 
+#[test]
+fn a_full_log_is_waited_for() {
+    let world = World::new(1, &[]);
+    let fs = world.fs();
+    let (one, two) = (fs.file(fs.root(), "one").ino, fs.file(fs.root(), "two").ino);
+    fs.fsync(one, false).unwrap();
+    fs.put(two, 0, b"two");
+    let synced = world.machine.pool().synced_txg();
+    world.log.is_full.store(true, Ordering::Relaxed);
+    assert!(fs.begin_fsync(two).unwrap().is_none(), "it would wait for others");
+    assert_eq!(world.log.batches.lock().len(), 1);
+    fs.fsync(two, false).unwrap();
+    assert_eq!((world.log.batches.lock().len(), world.machine.pool().synced_txg()), (2, synced));
+    assert_eq!(world.replayed(&world.logged()).fs().bytes(two), b"two");
+}
+
+#[test]
+fn one_commit_serves_all_whose_records_failed() {
+    let world = World::new(1, &[]);
+    let fs = world.fs();
+    let [one, two, other] = ["one", "two", "other"].map(|name| fs.file(fs.root(), name).ino);
+    fs.put(one, 0, b"one");
+    fs.put(two, 0, b"two");
+    let pending = [one, two].map(|ino| fs.begin_fsync(ino).unwrap().unwrap());
+    world.log.failed.lock().extend([1, 2]);
+    let mut synced = Vec::new();
+    for each in pending {
+        each.finish().unwrap();
+        synced.push(world.machine.pool().synced_txg());
+        fs.put(other, 0, b"meanwhile");
+    }
+    assert_eq!(synced[0], synced[1]);
+    assert_eq!(world.log.batches.lock().len(), 2);
+}
+
 /// What is written while an `fsync` waits is not taken for durable.
 #[test]
 fn a_change_during_an_fsync_is_synced_by_the_next_one() {

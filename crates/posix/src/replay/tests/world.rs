@@ -27,6 +27,8 @@ pub struct TestLog {
     pub batches: Mutex<Vec<Vec<u8>>>,
     /// It takes nothing.
     pub is_closed: AtomicBool,
+    /// It is full until a thread waits.
+    pub is_full: AtomicBool,
     /// What it takes is not durable.
     pub fails: AtomicBool,
     /// Tickets that have failed.
@@ -59,6 +61,10 @@ impl IntentLog for Shared {
         Some(Ticket::Test(batches.len() as u64))
     }
 
+    fn is_full_for(&self, _: usize) -> bool {
+        self.0.is_full.load(Ordering::Relaxed)
+    }
+
     fn has_failed(&self, ticket: Ticket) -> bool {
         matches!(ticket, Ticket::Test(number) if self.0.failed.lock().contains(&number))
     }
@@ -66,6 +72,7 @@ impl IntentLog for Shared {
     fn wait(&self, ticket: Ticket) -> Result<(), LogFailed> {
         let Ticket::Test(number) = ticket else { panic!("not of this log") };
         self.0.waits.lock().push(number);
+        self.0.is_full.store(false, Ordering::Relaxed);
         let during_wait = self.0.during_wait.lock().take();
         during_wait.into_iter().for_each(|run| run());
         match self.0.fails.load(Ordering::Relaxed) || self.0.failed.lock().contains(&number) {
