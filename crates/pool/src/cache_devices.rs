@@ -3,7 +3,7 @@
 //! Only the label names them, so that an import knows which devices to look for. A missing cache device is
 //! reported, and the pool works without it.
 
-use crate::create::random_id;
+use crate::create::{check_zones, random_id};
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_device::{AlignedBuf, Device, DeviceError};
@@ -11,7 +11,6 @@ use terrane_format::cache_device::CacheHead;
 use terrane_format::features::Feature;
 use terrane_format::label::{CACHES_MAX, CacheRow};
 use terrane_store::PoolError;
-use terrane_store::devices::smallest_capacity;
 use terrane_store::l2cache::{CacheDeviceStats, HEAD_ZONES, cache_geometry};
 use terrane_wire::ZoneIdx;
 
@@ -52,15 +51,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         let info = device.info().clone();
-        let capacity = smallest_capacity(device.as_ref());
-        if info.zone_count < ZONES_MIN || capacity < 1 << 20 || info.zone_size > 1 << 32 {
-            return Err(PoolError::refused(
-                &info.name,
-                format_args!("at least {ZONES_MIN} zones of 1 MiB to 4 GiB"),
-                format_args!("{} zones, the smallest of {capacity} bytes", info.zone_count),
-                "use a larger device, or another zone size",
-            ));
-        }
+        check_zones(device.as_ref(), ZONES_MIN)?;
         self.refuse_surplus_cache()?;
         let id = random_id(self.env.as_ref());
         let mut head =

@@ -24,7 +24,7 @@ use terrane_store::anchors::{Anchor, Anchors, overwrite_labels};
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
-use terrane_store::devices::{Devices, OPEN_ZONES_MIN, homes, open_limit, takes_writes};
+use terrane_store::devices::{Devices, OPEN_ZONES_MIN, homes, open_limit, smallest_capacity, takes_writes};
 use terrane_store::env::Env;
 use terrane_txg::collector::Collector;
 use terrane_txg::history::History;
@@ -210,6 +210,20 @@ pub(crate) fn validate_device(info: &DeviceInfo) -> Result<(), PoolError> {
         ));
     }
     Ok(())
+}
+
+/// Refuses a device of fewer or smaller zones than a cache or log device needs.
+pub(crate) fn check_zones(device: &dyn Device, zones_min: u32) -> Result<(), PoolError> {
+    let (info, capacity) = (device.info(), smallest_capacity(device));
+    if info.zone_count >= zones_min && capacity >= 1 << 20 && info.zone_size <= 1 << 32 {
+        return Ok(());
+    }
+    Err(PoolError::refused(
+        &info.name,
+        format_args!("at least {zones_min} zones of 1 MiB to 4 GiB"),
+        format_args!("{} zones, the smallest of {capacity} bytes", info.zone_count),
+        "use a larger device, or another zone size",
+    ))
 }
 
 /// Empties a device that joins a pool: all zones, and all old labels. Returns the smallest zone capacity, in

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a device is not forgotten before a durable commit names no zone on it, and no batch goes to it before the label names it.
 
-use crate::create::{random_id, wipe};
+use crate::create::{check_zones, random_id, wipe};
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_device::Device;
@@ -13,7 +13,7 @@ use terrane_format::features::{Feature, FeatureState};
 use terrane_format::label::{DEVICE_NAME_BYTES_MAX, LOG_DEVICES_MAX, LogDeviceRow};
 use terrane_format::log::{LOG_COPIES_MAX, LogHome};
 use terrane_store::PoolError;
-use terrane_store::devices::{open_limit, smallest_capacity};
+use terrane_store::devices::open_limit;
 use terrane_store::log::NewZone;
 use terrane_store::log_devices::{HEAD_ZONES, LogDevice, LogDeviceStats, id_in, wipe_head, write_head};
 
@@ -52,15 +52,8 @@ pub fn check_new_log_devices(
 
 /// Whether a device can be a log device of a pool with these members.
 fn check_log_device(members: &[Arc<dyn Device>], device: &dyn Device) -> Result<(), PoolError> {
-    let (info, capacity) = (device.info(), smallest_capacity(device));
-    if info.zone_count < ZONES_MIN || capacity < 1 << 20 || info.zone_size > 1 << 32 {
-        return Err(PoolError::refused(
-            &info.name,
-            format_args!("at least {ZONES_MIN} zones of 1 MiB to 4 GiB"),
-            format_args!("{} zones, the smallest of {capacity} bytes", info.zone_count),
-            "use a larger device, or another zone size",
-        ));
-    }
+    check_zones(device, ZONES_MIN)?;
+    let info = device.info();
     let limit = open_limit(info);
     if (1..OPEN_ZONES_MIN).contains(&limit) {
         let expected = format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once");
