@@ -578,6 +578,26 @@ fn records_that_the_log_refused_need_a_commit() {
 }
 
 #[test]
+fn a_change_between_the_halves_of_an_fsync_is_synced_by_the_next_one() {
+    let world = World::new(1, &[]);
+    let fs = world.fs();
+    let ino = fs.file(fs.root(), "foo").ino;
+    fs.put(ino, 0, b"one");
+    let pending = fs.begin_fsync(ino).unwrap().unwrap();
+    fs.put(ino, 3, b"two");
+    pending.finish().unwrap();
+    assert_eq!(world.replayed(&world.logged()).fs().bytes(ino), b"one");
+    let pending = fs.begin_fsync(ino).unwrap().unwrap();
+    // A second caller waits for the same records.
+    let other = fs.begin_fsync(ino).unwrap().unwrap();
+    other.finish().unwrap();
+    pending.finish().unwrap();
+    assert_eq!(world.log.batches.lock().len(), 2);
+    assert_eq!(world.replayed(&world.logged()).fs().bytes(ino), b"onetwo");
+    assert!(fs.begin_fsync(ino).unwrap().is_none(), "nothing is left to do");
+}
+
+#[test]
 fn a_full_log_is_waited_for() {
     let world = World::new(1, &[]);
     let fs = world.fs();
