@@ -248,7 +248,7 @@ fn readers_go_on_while_every_fsync_waits() {
     assert!(errors.values().all(|error| *error == 0), "{errors:?}");
 }
 
-/// An FSYNC is finished when the last of 50 has begun, or when the test lets it. The one of node 7 panics.
+/// An FSYNC is finished when the last of 50 has begun, or when the test lets it. The one with the number 107 panics.
 #[derive(Default)]
 struct Logged {
     begun: Mutex<usize>,
