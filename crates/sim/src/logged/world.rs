@@ -331,7 +331,7 @@ impl World {
     /// Of every other inode in two halves, as a mount does it.
     fn fsync_by(&self, ino: Ino) -> Result<(), Errno> {
         let fs = self.machine.fs();
-        let pending = if ino % 2 == 0 { fs.begin_fsync(ino)? } else { None };
+        let pending = if ino.is_multiple_of(2) { fs.begin_fsync(ino)? } else { None };
         pending.map_or_else(|| fs.fsync(ino, false), |pending| pending.finish())
     }
 
