@@ -48,7 +48,7 @@ bench-compression: ## every algorithm beside ext4, btrfs and zfs-fuse, and the c
 	@scripts/bench-compression.sh
 
 diagram: ## docs/crates.svg anew, from the table of crates in DESIGN.md
-	@TERRANE_DIAGRAM=write $(CARGO) test -q -p terrane-repo-tests --test diagram
+	@TERRANE_DIAGRAM=write $(CARGO) test -q -p terrane-repo-tests --test all diagram::
 
 build: ## the program, at target/release/terrane, and libterrane_hints.so
 	@scripts/setup.sh build

@@ -15,8 +15,8 @@ step cargo clippy --quiet --workspace --all-targets -- -D warnings
 step env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace
 step cargo test --quiet --workspace --lib --bins
 step cargo test --quiet -p terrane -p terrane-repo-tests -p terrane-dataset -p terrane-sa
-step cargo test --quiet -p terrane-zap --test golden
+step cargo test --quiet -p terrane-zap --test all golden::
 step cargo test --quiet -p terrane-space -p terrane-cache -p terrane-pool --tests
-step env TERRANE_SEEDS=200 cargo test --quiet -p terrane-sim --test crash random_lives
-step env TERRANE_STRIDE=96 TERRANE_SEEDS=4 cargo test --quiet -p terrane-sim --test collect
+step env TERRANE_SEEDS=200 cargo test --quiet -p terrane-sim --test all crash::random_lives
+step env TERRANE_STRIDE=96 TERRANE_SEEDS=4 cargo test --quiet -p terrane-sim --test all collect::
 say "checked, seed base $TERRANE_SEED_BASE"

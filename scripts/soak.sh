@@ -18,19 +18,19 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     say "round $round, seed base $base"
     cargo test --release --quiet --workspace
     # Every write of the small lives, not a sample of them; every bit of the image, not a thousand.
-    sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test crash
-    sim TERRANE_SEEDS=1000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test collect
+    sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test all crash::
+    sim TERRANE_SEEDS=1000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test all collect::
     # The intent log: all sequences of two calls, a sample of those of three.
-    sim TERRANE_SEEDS=3000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test logged
-    sim TERRANE_ACE_STRIDE=1 TERRANE_ACE_STRIDE_OF_THREE=20011 cargo test --release --quiet -p terrane-sim --test ace
-    sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test faults
+    sim TERRANE_SEEDS=3000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test all logged::
+    sim TERRANE_ACE_STRIDE=1 TERRANE_ACE_STRIDE_OF_THREE=20011 cargo test --release --quiet -p terrane-sim --test all ace::
+    sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test all faults::
     sim TERRANE_FLIPS=18446744073709551615 TERRANE_LIES=100000 cargo test --release --quiet -p terrane-sim --test hostile
-    sim TERRANE_SEEDS=2000 cargo test --release --quiet -p terrane-sim --test snapshots --test data_set_faults --test hole_births
-    sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test clones --test many_snapshots
-    sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full
-    sim TERRANE_SEEDS=200 cargo test --release --quiet -p terrane-sim --test attributes
+    sim TERRANE_SEEDS=2000 cargo test --release --quiet -p terrane-sim --test all -- snapshots:: data_set_faults:: hole_births::
+    sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test all -- clones:: many_snapshots::
+    sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test all full::
+    sim TERRANE_SEEDS=200 cargo test --release --quiet -p terrane-sim --test all attributes::
     # A million operations on ZAPs.
-    sim TERRANE_ZAP_LIVES=500 cargo test --release --quiet -p terrane-zap --test lives
+    sim TERRANE_ZAP_LIVES=500 cargo test --release --quiet -p terrane-zap --test all lives::
     say '== fuzz targets'
     scripts/fuzz.sh 600
     cargo build --release --quiet -p terrane-cli -p terrane-preload

@@ -1,12 +1,11 @@
 //! One damaged structure at a time: in blocks, in counts, in the accounting of space.
 //!
 //! `named_findings` has the rules of names and attributes.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod forge;
-
-use forge::{ACCOUNT_AT, BLOCK_COUNT_AT, FILE_BYTES, HIGH_WATER_AT, OBJECTS_AT, ROOT_AT, Sound, USED_AT};
-use forge::{add, metadata, patch};
+use crate::forge::{
+    ACCOUNT_AT, BLOCK_COUNT_AT, FILE_BYTES, HIGH_WATER_AT, OBJECTS_AT, ROOT_AT, Sound, USED_AT,
+};
+use crate::forge::{add, metadata, patch};
 use std::collections::BTreeSet;
 use terrane_check::report::FINDINGS_MAX;
 use terrane_check::usage::{Purpose, usage};

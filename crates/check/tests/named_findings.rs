@@ -1,5 +1,4 @@
 //! The names that check gives its findings.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use terrane_check::attributes::load_layouts;

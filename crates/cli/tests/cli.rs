@@ -3,10 +3,7 @@
 //! Each test has its own state directory. Where `/dev/fuse` cannot be used, the tests of mounts say so and
 //! pass.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{Running, TestDir, can_mount, kill};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +11,6 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::{Running, TestDir, can_mount, kill};
 
 #[test]
 fn a_pool_lives_from_create_to_destroy() {

@@ -1,9 +1,6 @@
 //! Every command for pools, datasets and files: its output for people, scripts and programs, and its effects.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{Running, TestDir, can_mount, noise};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,7 +9,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Running, TestDir, can_mount, noise};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, FileDevice};
 use terrane_object::ObjectSets;

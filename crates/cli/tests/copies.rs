@@ -1,14 +1,10 @@
 //! A path means the file or device that it leads to, even if that is a copy of one in use.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::{TestDir, can_mount};
 
 /// Copied without holes, so that the copy is independent in all respects.
 fn copy(dir: &TestDir, from: &str, to: &str) {

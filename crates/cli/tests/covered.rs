@@ -1,13 +1,9 @@
 //! Another file system is mounted over a place of a pool.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{TestDir, can_mount, is_root};
 
 fn new_pool(name: &str) -> Option<TestDir> {
     if !can_mount() || !is_root() {

@@ -1,9 +1,6 @@
 //! A server is killed again and again, and programs go on as if nothing had happened.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,7 +8,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount};
 
 fn new_pool(name: &str, options: &str) -> Option<TestDir> {
     if !can_mount() {

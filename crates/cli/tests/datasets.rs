@@ -1,10 +1,8 @@
 //! Data sets on the command line: their tree, their properties and their quotas.
 
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use std::fs;
 use std::io::ErrorKind;
-use support::{TestDir, can_mount};
 
 #[test]
 fn a_tree_of_data_sets_is_made_listed_moved_and_destroyed() {

@@ -1,13 +1,9 @@
 //! `terrane debug zap` and `terrane debug block`: what is shown of whole and of damaged pools.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use support::{TestDir, can_mount};
 
 /// The zones of the test's pools have this many bytes.
 const ZONE_BYTES: u64 = 1 << 20;

@@ -1,10 +1,7 @@
 //! A service manager keeps what a server needs to follow a killed one: the protocol of systemd's descriptor
 //! store.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{Running, TestDir, can_mount, is_root, kill};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs::{self, File};
@@ -14,7 +11,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
-use support::{Running, TestDir, can_mount, is_root, kill};
 use terrane_fuse::UnmountHandle;
 
 /// Plays systemd.

@@ -1,14 +1,10 @@
 //! Pools over several devices, as users run them.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use support::{TestDir, can_mount};
 
 fn devices(dir: &TestDir) -> Vec<Value> {
     dir.json("pool status -j tank")["pools"][0]["devices"].as_array().unwrap().clone()

@@ -1,14 +1,10 @@
 //! Words beside directory entries, on a mount.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{NOBODY, TestDir, can_mount, is_root};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use support::{NOBODY, TestDir, can_mount, is_root};
 
 fn mounted(name: &str) -> Option<TestDir> {
     if !can_mount() || !is_root() {

@@ -1,12 +1,8 @@
 //! Figures that tell an operator what space is kept for, and what memory and compression are worth.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use serde_json::Value;
 use std::fs;
-use support::{TestDir, can_mount};
 
 fn status(dir: &TestDir) -> Value {
     dir.json("pool status --json tank")["pools"][0].clone()

@@ -1,17 +1,13 @@
 //! The file system that holds a sparse image fills up. That is `ENOSPC` for writers and no failure of anything
 //! else, and it passes.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, is_root};
 
 const HOST_BYTES: u64 = 200 << 20;
 const FILE_BYTES: usize = 4 << 20;

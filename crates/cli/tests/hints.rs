@@ -1,15 +1,11 @@
 //! `terrane fs hint`, `terrane run-hinted` and `terrane explain`, on a mount.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, hints_library};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{TestDir, can_mount, hints_library};
 
 /// Rows of `fs hint --json`, as `pattern=hint`.
 fn hints(dir: &TestDir, path: &str) -> Vec<String> {

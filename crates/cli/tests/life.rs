@@ -1,13 +1,11 @@
 //! The life of a mount: servers, mount points and flags change.
 
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root, kill};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, is_root, kill};
 
 #[test]
 fn a_mount_outlives_its_server() {

@@ -1,16 +1,12 @@
 //! Log devices, as users run them.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root, noise};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
-use support::{TestDir, can_mount, is_root, noise};
 
 fn log_devices(dir: &TestDir) -> Vec<Value> {
     dir.json("pool status -j tank")["pools"][0]["log_devices"].as_array().unwrap().clone()

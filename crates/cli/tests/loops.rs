@@ -1,11 +1,7 @@
 //! A loop device over an image is the image: the same bytes, which the kernel lets both change.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{Loop, TestDir, can_mount, is_root};
 use std::fs;
-use support::{Loop, TestDir, can_mount, is_root};
 
 /// Under another registry, where only the kernel knows what is mounted.
 fn run_elsewhere(dir: &TestDir, words: &str) -> Result<(), String> {

@@ -1,16 +1,12 @@
 //! A server is killed, and with it the changes that no commit has. Programs that rely on those are told, and the
 //! files are listed. Stores through mappings are in `check_lost` of scripts/life.sh: they take `unsafe` code.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, kill};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, kill};
 
 /// A mounted pool with these files, all committed.
 fn new_pool(name: &str, files: &[&str]) -> Option<TestDir> {

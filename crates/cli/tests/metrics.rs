@@ -2,8 +2,6 @@
 //!
 //! Where `/dev/fuse` cannot be used, the tests of mounts say so and pass.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};

@@ -1,11 +1,7 @@
 //! Data sets are mounted where their properties say.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root};
 use std::fs;
-use support::{TestDir, can_mount, is_root};
 
 fn mounted(dir: &TestDir) -> Vec<String> {
     let base = dir.path("").display().to_string();

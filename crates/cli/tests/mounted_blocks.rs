@@ -1,15 +1,11 @@
 //! `st_blocks` on a mount is what is stored, soon after the commit and without waiting for the kernel to forget.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, noise};
 use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags, removexattr, setxattr, statx};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, noise};
 
 /// How long an old number may be shown after the commit.
 const SHOWN_OLD_MAX: Duration = Duration::from_secs(2);

@@ -1,16 +1,12 @@
 //! Data sets that are mounted and in use are rolled back and renamed.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root, kill};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
-use support::{TestDir, can_mount, is_root, kill};
 
 /// Pool `tank` with data set `home`, both mounted. `home` has a snapshot, `monday`, and changes of all kinds since.
 fn new_pool(name: &str) -> Option<TestDir> {

@@ -1,16 +1,12 @@
 //! Copies on a mount share blocks: `cp`, copy_file_range(2) and `terrane fs clone-file`.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{NOBODY, TestDir, can_mount, is_root, noise};
 use rustix::fs::copy_file_range;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use support::{NOBODY, TestDir, can_mount, is_root, noise};
 
 const FILE_BYTES: usize = 24 << 20;
 

@@ -1,17 +1,13 @@
 //! What chattr(1) sets, on a mount: what it forbids is forbidden to root as well, and flags that would not be
 //! obeyed are refused.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{NOBODY, TestDir, as_user, can_mount, is_root};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use support::{NOBODY, TestDir, as_user, can_mount, is_root};
 
 fn set(path: &Path, flags: IFlags) -> Result<(), Errno> {
     ioctl_setflags(File::open(path).unwrap(), flags)

@@ -3,17 +3,13 @@
 //! The kernel keeps a dentry for each spelling that a program used. Were one kept longer than the kernel holds
 //! it, a change by another spelling would leave it wrong.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use support::{TestDir, can_mount};
 
 /// A directory whose names have several spellings.
 struct Names(TestDir);

@@ -1,15 +1,11 @@
 //! What the places of a mount allow, and to which users.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{NOBODY, TestDir, as_user, can_mount, identity, is_root};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
-use support::{NOBODY, TestDir, as_user, can_mount, identity, is_root};
 
 /// A pool, and two directories to mount it at.
 fn new_pool(name: &str) -> Option<TestDir> {

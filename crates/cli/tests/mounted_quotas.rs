@@ -1,15 +1,11 @@
 //! Quotas and project ids on a mount, by the tools that users have.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{NOBODY, TestDir, as_user, can_mount, is_root, noise};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
-use support::{NOBODY, TestDir, as_user, can_mount, is_root, noise};
 
 /// Writes until the file system refuses, and returns the error.
 fn fill(path: &Path, bytes: &[u8]) -> io::Error {

@@ -3,17 +3,13 @@
 //! A user who changes such a program must not get the identity that it runs under: neither through what is
 //! stored, nor through the mode that the kernel remembers.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{NOBODY, TestDir, as_user, can_mount, identity, is_root};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags, copy_file_range, fallocate, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use support::{NOBODY, TestDir, as_user, can_mount, identity, is_root};
 
 /// Bytes behind the program's own, which can change without breaking it.
 const TAIL_BYTES: usize = 65536;

@@ -1,15 +1,11 @@
 //! Times of access on a mount follow its flags, the property, and the flags with which a file is opened.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root};
 use rustix::fs::{Dir, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, is_root};
 
 /// A file and a directory whose reads are observed.
 struct Observed {

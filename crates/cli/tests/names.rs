@@ -1,13 +1,9 @@
 //! What names of pools mean, and which sources of names are trusted.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
-use support::{TestDir, can_mount};
 
 /// A pool of this name that this registry does not know.
 fn foreign_pool(dir: &TestDir, name: &str, image: &str) {

@@ -1,9 +1,6 @@
 //! Several data sets of one pool are mounted: one server, a connection for each.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{Loop, TestDir, can_mount, is_root, kill};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,7 +9,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Loop, TestDir, can_mount, is_root, kill};
 use terrane_dataset::Datasets;
 use terrane_device::{Backing, OpenMode};
 use terrane_object::ObjectSets;

@@ -1,16 +1,12 @@
 //! `terrane fs rewrite` on a mount that is in use, and whose server is killed.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, kill};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{TestDir, can_mount, kill};
 
 /// Lines that lz4 compresses, and better algorithms compress more.
 fn text(seed: u64, len: usize) -> Vec<u8> {

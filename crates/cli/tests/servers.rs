@@ -1,15 +1,11 @@
 //! The processes of a mount: its supervisor is killed, its server does not answer.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{Running, TestDir, can_mount, is_root, kill};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
-use support::{Running, TestDir, can_mount, is_root, kill};
 
 fn new_pool(name: &str) -> Option<TestDir> {
     if !can_mount() {

@@ -1,15 +1,11 @@
 //! Snapshots and clones of mounted data sets, on the command line.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support::{TestDir, can_mount, is_root, kill, noise};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, is_root, kill, noise};
 
 /// A pool whose data set `home` is mounted beside the root.
 fn mounted(name: &str) -> Option<TestDir> {

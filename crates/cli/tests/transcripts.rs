@@ -9,10 +9,7 @@
 //! nothing is left behind: the processes end with the namespace, and their mounts with them. Where no such
 //! namespace can be created, the test says so and passes.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod support;
-
+use crate::support;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,7 @@
 //! The error log across the life of a pool.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::Machine;
 use std::sync::Arc;
-use support::Machine;
 use terrane_dataset::{Dataset, POOL_DIRECTORY};
 use terrane_device::{Device, SimDevice};
 use terrane_format::Owner;

@@ -1,11 +1,8 @@
 //! Growth of ZAPs in a data set: by features and the property `zapsize`, and within what was reserved.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::Machine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::Machine;
 use terrane_dataset::{Dataset, Naming, ObjectZap, ZapPolicy};
 use terrane_format::Feature;
 use terrane_object::ObjectKind;

@@ -1,13 +1,10 @@
 //! Properties and quotas in a tree of data sets.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod records;
-mod shown;
-mod support;
+use crate::records;
 
+use crate::shown::shown;
+use crate::support::Machine;
 use records::fill;
-use shown::shown;
-use support::Machine;
 use terrane_codec::Compression;
 use terrane_dataset::{AccessTime, Dataset, DatasetError, Datasets, Source, SyncMode};
 use terrane_object::ObjectError;

@@ -1,13 +1,8 @@
 //! Properties beside those of the table's numbers, and quotas, on the root data set.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod records;
-mod shown;
-mod support;
-
-use records::fill;
-use shown::shown;
-use support::Machine;
+use crate::records::fill;
+use crate::shown::shown;
+use crate::support::Machine;
 use terrane_dataset::{Dataset, DatasetError, SnapDir, Source};
 use terrane_object::ObjectError;
 use terrane_txg::cost::Cost;

@@ -1,13 +1,9 @@
 //! The root data set across the life of a pool.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod shown;
-mod support;
-
-use shown::shown;
+use crate::shown::shown;
+use crate::support::Machine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::Machine;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_dataset::{
     AccessTime, AclType, Dataset, DatasetError, DnodeSize, Naming, PROPERTIES, Source, XattrPlacement,

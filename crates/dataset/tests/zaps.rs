@@ -1,12 +1,9 @@
 //! ZAPs for programs: what is stored can be read back, with several threads, after a crash, and when the pool
 //! is full.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use support::Machine;
 use terrane_dataset::{BatchPlan, Dataset, ZapError, ZapHandle, ZapSpec, Zaps};
 use terrane_object::ObjectError;
 use terrane_store::PoolError;

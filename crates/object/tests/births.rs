@@ -1,9 +1,6 @@
 //! The two births of a block: the txg that wrote its content, and the txg that wrote the block.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use support::{COST, World, create, file_of, import, noise, options, sim};
 use terrane_codec::Compressor;

@@ -1,11 +1,7 @@
 //! Which blocks leave an object set, and what happens to those that a policy keeps.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{COST, World, create, file_of, noise, sim};
 use std::collections::BTreeSet;
-use support::{COST, World, create, file_of, noise, sim};
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::Object;
 use terrane_txg::cost::Cost;

@@ -1,10 +1,7 @@
 //! Objects compared with byte arrays, across txgs, imports and crashes. Random operations: writes, holes,
 //! truncation, spills, creation and destruction.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::{COST, World, create, file_of, import, noise, options, sim, spec};

@@ -1,9 +1,6 @@
 //! Nopwrite: overwrites with the same content keep all pointers, and no others do.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};

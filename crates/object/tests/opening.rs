@@ -1,14 +1,10 @@
 //! Creating and opening object sets while txgs sync.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{COST, KeepOlder, import, options, sim};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{COST, KeepOlder, import, options, sim};
 use terrane_device::{Device, SimDevice};
 use terrane_format::Feature;
 use terrane_object::{ObjectKind, ObjectSets};

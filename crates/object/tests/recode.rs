@@ -1,10 +1,6 @@
 //! Records change their stored form; content and space accounting stay correct.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::{COST, create, file_of, noise, sim, spec};
+use crate::support::{COST, create, file_of, noise, sim, spec};
 use terrane_codec::{Compression, Compressor};
 use terrane_format::BlockPtr;
 use terrane_object::ObjectSpec;

@@ -1,10 +1,7 @@
 //! Cache devices of a pool are read, attached again after an import, and never needed.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{SLOTS, Toy, create_with, fill, import_with, owner, sim, verify, work};
 use std::sync::Arc;
-use support::{SLOTS, Toy, create_with, fill, import_with, owner, sim, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};

@@ -1,11 +1,7 @@
 //! A damaged label hides no txg: the other anchor's label describes the uberblocks behind it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{create, import, import_with, options, sim, verify, work};
 use std::sync::Arc;
-use support::{create, import, import_with, options, sim, verify, work};
 use terrane_device::sim::Survival;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::label::second_label_offset;

@@ -1,9 +1,6 @@
 //! Pools of several devices: all devices in any order make the pool, and a missing one is named.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::joint::Joint;

@@ -1,12 +1,9 @@
 //! Devices that report a failed write although they took all of it, as when a command finishes after its
 //! timeout.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{create_on, import, sim, verify, work};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::{create_on, import, sim, verify, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
 use terrane_format::granule_bytes;
 use terrane_pool::{CreateOptions, Pool};

@@ -1,10 +1,7 @@
 //! A feature is added in one step, whenever the power fails. Its structures are never written while a label
 //! without the feature could still be imported.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use support::{import, options, sim, verify, work};
 use terrane_device::sim::Survival;

@@ -1,12 +1,8 @@
 //! A GC request wins all garbage above its goal, reports progress, and ends.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{create, import, options, sim, verify, work};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{create, import, options, sim, verify, work};
 use terrane_format::rows::Phase;
 use terrane_pool::{ImportOptions, Pool};
 use terrane_space::policy::{CollectionOptions, IdleWindow};

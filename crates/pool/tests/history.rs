@@ -1,9 +1,6 @@
 //! Which txg an import takes after a crash, and to which ones it could roll back.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use support::joint::Joint;
 use support::{create, create_on, import, import_with, options, sim, verify, verify_content, work};

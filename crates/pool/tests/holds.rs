@@ -1,11 +1,7 @@
 //! Long readers hold zones, and writers come first.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{create, import_with, options, sim, verify, work};
 use std::sync::Arc;
-use support::{create, import_with, options, sim, verify, work};
 use terrane_pool::ImportOptions;
 use terrane_store::env::SeededEnv;
 

@@ -1,13 +1,9 @@
 //! A disk that several machines can reach.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{empty_toy, options, sim, work};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{empty_toy, options, sim, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, DeviceKind, SimDevice, ZoneReport};
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::PoolError;

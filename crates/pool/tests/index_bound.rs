@@ -1,12 +1,8 @@
 //! A pool whose relocation index may take no memory takes less than others, and finds every block.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{SLOTS, Toy, create_with, import_with, options, verify, work};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use support::{SLOTS, Toy, create_with, import_with, options, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;

@@ -1,10 +1,7 @@
 //! Several drives that allow few open zones.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{create, create_on, import, import_from, open_few_zones, sim, verify, work};
 use std::sync::Arc;
-use support::{create, create_on, import, import_from, open_few_zones, sim, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice, ZoneState};
 use terrane_format::rows::Phase;
 use terrane_pool::CreateOptions;

@@ -1,8 +1,6 @@
 //! The intent log of a pool: what was acknowledged is there after a crash, in order, and nothing else.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use support::logging::{change, change_and_log, open_log, replayed};
 use support::{create, create_on, import, sim, work};

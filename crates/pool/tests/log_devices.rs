@@ -1,12 +1,9 @@
 //! Log devices of a pool: they come, go and fail, and no acknowledged record is lost.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::logging::{change, change_and_log, open_log, replayed};
+use crate::support::{create, options, sim};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use support::logging::{change, change_and_log, open_log, replayed};
-use support::{create, options, sim};
 use terrane_device::{Device, DeviceError, Fault, Layer, Layered, SimConfig, SimDevice, Survival};
 use terrane_format::Feature;
 use terrane_format::features::FeatureState;

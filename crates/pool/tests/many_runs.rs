@@ -1,12 +1,8 @@
 //! GC that makes more runs than one commit record has space for.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{options, owner, request};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use support::{options, owner, request};
 use terrane_codec::Compression;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;

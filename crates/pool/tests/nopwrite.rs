@@ -1,12 +1,8 @@
 //! nopwrite keeps an unchanged block, whichever compressor made it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{options, owner, request, sim};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use support::{options, owner, request, sim};
 use terrane_codec::{Compression, Compressor, Outcome, ZstdLevel, max_stored};
 use terrane_device::Device;
 use terrane_format::BlockPtr;

@@ -1,15 +1,11 @@
 //! Panics are bugs: none commits half a change, and none leaves a thread asleep forever.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{create, empty_toy, import, options, sim, verify, work};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-use support::{create, empty_toy, import, options, sim, verify, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};

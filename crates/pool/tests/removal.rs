@@ -1,9 +1,6 @@
 //! A device leaves a pool in use: no crash loses data, and impossible removals are refused.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use support::joint::Joint;
 use support::{Toy, create_on, import_from, verify, work};

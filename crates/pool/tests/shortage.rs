@@ -1,10 +1,7 @@
 //! Pools in trouble: failed zones, failed batches, a panic in the sync, and more changes than memory should
 //! hold.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};

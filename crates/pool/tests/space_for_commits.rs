@@ -1,10 +1,6 @@
 //! GC leaves the space that its own txg needs for the commit.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::{create, import, sim, verify, work};
+use crate::support::{create, import, sim, verify, work};
 use terrane_device::ZoneState;
 use terrane_format::rows::Phase;
 use terrane_store::env::SeededEnv;

@@ -1,12 +1,8 @@
 //! Totals since the creation of a pool: each byte written to a device is counted once, and no import loses
 //! any.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{create, import, options, sim, verify, work};
 use std::sync::Arc;
-use support::{create, import, options, sim, verify, work};
 use terrane_device::SimDevice;
 use terrane_format::{Feature, Totals, WritePurpose};
 use terrane_pool::{CreateOptions, Pool};

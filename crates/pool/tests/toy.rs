@@ -1,12 +1,8 @@
 //! The pool alone, with a client that keeps a flat list of blocks. Committed blocks are present after any
 //! import, whatever was collected, moved, cut off or damaged meanwhile.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{create, fill, import, options, owner, sim, verify, work};
 use std::sync::Arc;
-use support::{create, fill, import, options, owner, sim, verify, work};
 use terrane_cache::Kind;
 use terrane_device::sim::Survival;
 use terrane_device::{Device, Fault, SimDevice};

@@ -1,9 +1,6 @@
 //! Transient read errors, and zones that were read and cannot be explained.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{create, import, sim, verify, work};

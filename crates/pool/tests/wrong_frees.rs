@@ -1,11 +1,7 @@
 //! A second free of a block, long after its death, loses no live block.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{SLOTS, Toy, create, fill, import, owner, sim, work};
 use std::sync::Arc;
-use support::{SLOTS, Toy, create, fill, import, owner, sim, work};
 use terrane_format::BlockPtr;
 use terrane_format::rows::Phase;
 use terrane_pool::Pool;

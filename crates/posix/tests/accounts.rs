@@ -1,10 +1,6 @@
 //! Space accounting of a data set in its header, as files are created and destroyed.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::{Machine, Short};
+use crate::support::{Machine, Short};
 use terrane_object::Account;
 use terrane_wire::Prng;
 

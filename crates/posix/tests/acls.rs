@@ -1,14 +1,12 @@
 //! Effects of ACLs on files, compared with ext4, and how ACLs are stored and lost.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[allow(dead_code, reason = "its main is run by hand")]
 #[path = "../examples/acl_vectors.rs"]
 mod acl_vectors;
-mod support;
 
+use crate::support::{Machine, ROOT_CRED, USER};
 use acl_vectors::{Kind, List, Outcome, Seen, Subject};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use support::{Machine, ROOT_CRED, USER};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Attr, Cred, Errno, Fs, Ino, SetAttr, SetXattr, Time};
 
 fn set(fs: &Fs, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), Errno> {

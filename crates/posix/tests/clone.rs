@@ -1,8 +1,6 @@
 //! Copies that share blocks. Named bugs are those of block cloning in OpenZFS.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use support::{Machine, Short};
 use terrane_dataset::QuotaName;

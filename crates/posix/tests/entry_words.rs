@@ -1,13 +1,11 @@
 //! Words beside directory entries: they belong to the entry, move with its name, and vanish with it.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[path = "../../zap/tests/colliders/mod.rs"]
 mod colliders;
-mod support;
 
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use colliders::colliders;
 use std::sync::Arc;
-use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_dataset::{ObjectStore, ObjectZap};
 use terrane_format::Feature;
 use terrane_format::features::Compatibility;

@@ -1,9 +1,6 @@
 //! One test per rule about bytes, sizes, attributes and durability.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{LogLines, Machine, Short, USER};
+use crate::support::{LogLines, Machine, Short, USER};
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, SetAttr, SetTime, Time,
     WriteFlags,

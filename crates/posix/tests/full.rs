@@ -1,9 +1,6 @@
 //! Full pools: growth is refused, freeing works, and nothing is lost.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{Machine, Short, USER};
+use crate::support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
 use terrane_wire::Prng;
 

@@ -1,10 +1,7 @@
 //! Hint rules of directories: precedence, inheritance, renames, persistence, and damage.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use std::collections::BTreeMap;
-use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{
     Errno, Fs, HINT_RULES, HINT_RULES_BYTES_MAX, HintOrigin, Ino, RENAME_EXCHANGE, SetXattr, WRITE_HINT,
 };

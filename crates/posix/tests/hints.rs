@@ -1,9 +1,6 @@
 //! Write hints: all ways to set one, inheritance, and persistence.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{Machine, ROOT_CRED, Short, USER};
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, SetXattr, WRITE_HINT, XATTR_LIST_MAX};
 use terrane_space::policy::Hint;
 use terrane_wire::ObjectId;

@@ -1,9 +1,6 @@
 //! Lifetimes of destroyed files predict those of new ones.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{Machine, ROOT_CRED, Short, USER};
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::Ino;
 use terrane_wire::{ObjectId, Prng};
 

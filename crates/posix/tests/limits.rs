@@ -1,9 +1,6 @@
 //! Quotas and read-only data sets, as programs meet them.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{Machine, USER};
+use crate::support::{Machine, USER};
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
 use terrane_wire::Prng;
 

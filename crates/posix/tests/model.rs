@@ -1,10 +1,7 @@
 //! Random operations compared with a simple correct model: [`terrane_oracle`]. Every answer is compared, error
 //! numbers included. The whole tree is compared after each batch, each remount and each crash.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{Machine, Short, USER};
+use crate::support::{Machine, Short, USER};
 use terrane_oracle::{Model, Node};
 use terrane_posix::{
     FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags,

@@ -1,9 +1,6 @@
 //! One test per rule about names, links and renames.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
-use support::{Machine, ROOT_CRED, Short, USER};
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Attr, Cred, Errno, Fs, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, mode};
 use terrane_wire::Prng;
 

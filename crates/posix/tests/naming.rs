@@ -1,10 +1,7 @@
 //! File systems that require UTF-8, normalize names, or ignore case.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, Short, USER};
 use std::collections::BTreeMap;
-use support::{Machine, Short, USER};
 use terrane_posix::{Errno, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use terrane_wire::Prng;
 

@@ -1,11 +1,7 @@
 //! Counts of users, groups and projects, their limits, and project ids.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use std::collections::BTreeMap;
-use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_dataset::{QuotaName, Quotas};
 use terrane_format::{BlockPtr, Feature};
 use terrane_object::OwnerKind;

@@ -1,10 +1,7 @@
 //! Placement of files by expected lifetime, from hints and from history.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, Short, USER};
 use std::collections::{BTreeMap, BTreeSet};
-use support::{Machine, Short, USER};
 use terrane_format::BlockPtr;
 use terrane_posix::{Ino, SetXattr, WRITE_HINT};
 use terrane_space::policy::{CollectionOptions, Hint, VictimPolicy};

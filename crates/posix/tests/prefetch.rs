@@ -1,10 +1,7 @@
 //! Prefetch for sequential readers: the content stays the same, and the device is asked less often.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, USER};
 use std::time::Duration;
-use support::{Machine, USER};
 use terrane_cache::Kind;
 use terrane_pool::Stats;
 use terrane_posix::{Fs, Ino, SetXattr, WriteFlags};

@@ -1,11 +1,7 @@
 //! A relocation index above its bound: old blocks are rewritten until it fits, and programs see no difference.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Machine, Short, USER};
 use std::collections::{BTreeMap, BTreeSet};
-use support::{Machine, Short, USER};
 use terrane_format::BlockPtr;
 use terrane_pool::{MemoryBounds, Pool, RewriteCursor};
 use terrane_posix::{Ino, Job, JobStep, RewriteSpec, SetXattr};

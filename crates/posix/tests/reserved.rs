@@ -1,11 +1,8 @@
 //! Space that `fallocate` reserves: other writers cannot use it, its file can, and it is released.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, Short, USER};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Machine, Short, USER};
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, ReservedBytes,
     RewriteSpec, WriteFlags,

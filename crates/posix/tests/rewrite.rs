@@ -1,11 +1,7 @@
 //! Rewrites of files in use: programs see no difference, and a crash costs only time.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support::{Machine, Short, USER};
 use std::collections::BTreeMap;
-use support::{Machine, Short, USER};
 use terrane_codec::Compression;
 use terrane_format::BlockPtr;
 use terrane_posix::{

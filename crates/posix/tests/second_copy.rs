@@ -1,11 +1,7 @@
 //! Large files in records of another size: a second copy is built while they are used, and whatever ends the
 //! process.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
-use support::{Machine, Short};
+use crate::support::{Machine, Short};
 use terrane_posix::{
     Attr, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, RewriteSpec,
     RewriteState, WriteFlags,

@@ -1,12 +1,9 @@
 //! Directories that lost names shrink: in a later txg, concurrently with readers, and without failing any
 //! request.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, USER};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{Machine, USER};
 use terrane_posix::{Errno, Fs, Ino, Job, JobStep, WriteFlags};
 use terrane_wire::ObjectId;
 

@@ -1,11 +1,8 @@
 //! A snapshot: a file system as of an old root, read-only, whatever happens to the live one.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_dataset::AclType;
 use terrane_format::BlockPtr;
 use terrane_object::ObjectError;

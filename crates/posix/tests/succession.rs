@@ -1,8 +1,6 @@
 //! A server dies, its mount stays, and a successor takes over, without knowing what the kernel knows.
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
-mod support;
-
+use crate::support;
 use std::sync::{Arc, Mutex};
 use support::{Machine, Short};
 use terrane_posix::{Errno, Fs, Ino, Ledger, Loss, SetAttr, mode};

@@ -1,10 +1,7 @@
 //! The property `sync`: which changes a power cut may take.
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
-mod support;
-
+use crate::support::{Machine, ROOT_CRED, Short};
 use std::collections::BTreeMap;
-use support::{Machine, ROOT_CRED, Short};
 use terrane_posix::{
     Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RENAME_EXCHANGE, SetAttr, SetXattr, Time,
     WriteFlags, mode,

@@ -1,11 +1,8 @@
 //! Many threads in few directories: whatever the order of events, counts and names must agree.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, Short, USER};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags};
 use terrane_wire::Prng;
 

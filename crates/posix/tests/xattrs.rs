@@ -1,11 +1,8 @@
 //! Extended attributes: moves between list and directory, compared with a map; limits; space after files are
 //! destroyed.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
+use crate::support::{Machine, ROOT_CRED, Short, USER};
 use std::collections::BTreeMap;
-use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX};
 use terrane_wire::Prng;
 

@@ -5,7 +5,6 @@
 //!
 //! A crate that re-exports names of another one (`pub use`) makes a way around the table. So each name must be imported from the crate
 //! that owns it, except for the crates listed here. An importer of a name has an edge to its owner.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

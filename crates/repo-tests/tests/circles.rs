@@ -3,7 +3,6 @@
 //! Cargo refuses cycles of crates, but not of modules. Here the top-level modules of each crate form a graph. A submodule counts as its
 //! top-level module, and a name re-exported by the root counts as its module. A cycle of more than two modules is refused. Tests and
 //! comments do not count.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

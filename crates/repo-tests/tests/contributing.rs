@@ -1,5 +1,4 @@
 //! CONTRIBUTING.md names files and items that are there.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use terrane_repo_tests::{read, root};
 

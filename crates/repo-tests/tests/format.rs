@@ -2,7 +2,6 @@
 //!
 //! A table of the page begins with a line "Structure `Name`, N bytes:". If the code's type is reachable, it is compared with the type's
 //! `ROWS`, which the compiler computed. Every declaration in the sources is compared as text.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeMap;
 use terrane_format::Place;

@@ -1,5 +1,4 @@
 //! Pages keep the prose rules: sentences are short and name their actors.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::path::PathBuf;
 use terrane_repo_tests::prose::{Figures, WORDS_MAX, WORDS_MEAN_MAX, sentences};
@@ -37,7 +36,7 @@ fn pages_are_plain() {
     assert!(found.is_empty(), "{} complaints:\n{}", found.len(), found.join("\n"));
 }
 
-/// `cargo test -p terrane-repo-tests --test prose -- --nocapture` prints the figures.
+/// `cargo test -p terrane-repo-tests --test all prose:: -- --nocapture` prints the figures.
 #[test]
 fn figures_of_pages() {
     for path in pages() {

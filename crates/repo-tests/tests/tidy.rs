@@ -1,5 +1,4 @@
 //! Style rules that a program can check. A rule that is not tested is advice.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -142,13 +141,20 @@ fn modules(path: &Path) -> Vec<PathBuf> {
     named.filter(|path| path.exists()).chain(elsewhere).collect()
 }
 
-/// Tests and benchmarks are programs of their own. One of several files has a folder with a `main.rs`.
+/// Tests and benchmarks are programs of their own. One of several files has a folder with a `main.rs`. Without `autotests`, only
+/// those tests are programs that the manifest names.
 fn is_program(path: &Path) -> bool {
     let path = if path.ends_with("main.rs") { path.parent().unwrap_or(path) } else { path };
     let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
-    let above = path.ancestors().nth(2).unwrap_or(Path::new(""));
-    (["tests", "benches", "examples", "fuzz_targets"].iter().any(|name| dir == *name))
-        && above.join("Cargo.toml").exists()
+    let manifest = path.ancestors().nth(2).unwrap_or(Path::new("")).join("Cargo.toml");
+    if !["tests", "benches", "examples", "fuzz_targets"].iter().any(|name| dir == *name) || !manifest.exists()
+    {
+        return false;
+    }
+    let (text, name) = (read(manifest), path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    dir != "tests"
+        || !text.contains("autotests = false")
+        || text.contains(&format!("path = \"tests/{name}\""))
 }
 
 #[test]

@@ -5,8 +5,6 @@
 //! length of the bonus and the presence of a spill are read, because its block pointers belong to another pool.
 //! `tests/vectors/nvlist` has the lists of extended attributes that the files were given.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
 use std::path::Path;
 use terrane_sa::{
     Attr, AttrList, AttrSlice, Attrs, LayoutTable, NvList, Registry, SaBuffer, ZplAttrs, count_in_bonus,

@@ -1,9 +1,6 @@
 //! Hostile bytes: each parser ends with a result or a named error, and an accepted structure is consistent.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
-mod oracle;
-
+use crate::oracle;
 use proptest::prelude::*;
 use std::path::Path;
 use terrane_sa::LayoutTable;

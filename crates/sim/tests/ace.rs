@@ -1,7 +1,5 @@
 //! Short sequences of calls on a pool with an intent log, and the ten bugs that CrashMonkey found in other file systems.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
-
 use terrane_oracle::Failure;
 use terrane_sim::logged::ace::{Sequences, Shell};
 use terrane_sim::logged::calls::Allocation;

@@ -1,5 +1,4 @@
 //! Extended attributes under concurrency, and at the size limits of their homes; `check` validates the result.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

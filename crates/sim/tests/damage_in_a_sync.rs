@@ -1,7 +1,5 @@
 //! Damage that is found while a txg syncs: what cannot be stored is reported, and everything else is intact.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeSet;
 use terrane_device::SimDevice;
 use terrane_device::sim::Survival;

@@ -1,5 +1,4 @@
 //! Operations on data sets that fail half-way leave all of their changes or nothing.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use terrane_dataset::{Dataset, DatasetError, Datasets};

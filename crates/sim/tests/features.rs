@@ -1,6 +1,5 @@
 //! Features that are enabled and features that are active: what a version that does not know tiny ZAPs may open,
 //! at every cut of the power around their first and last use, and with stored counts that are false.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

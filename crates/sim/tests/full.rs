@@ -1,7 +1,5 @@
 //! `ENOSPC` is returned only if the pool is full.
 
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use terrane_device::{Device, ZoneState};
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
 use terrane_sim::full::{emptied, rounds, small_files};

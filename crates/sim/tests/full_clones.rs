@@ -1,7 +1,5 @@
 //! Clones that fill a pool. A free reserves nothing, and here each changes another leaf of the table of shared blocks.
 
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use terrane_object::shared::SharedTotals;
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};

@@ -9,7 +9,6 @@
 //! extended attributes of all homes. They also hold holes, links, special files, and blocks that GC has
 //! moved. `drive` holds what a random workload made; GC had moved nothing there. Beside each image are the
 //! lines that [`manifest`] gave for it there. Images and lines are zstd frames.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

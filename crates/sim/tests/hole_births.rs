@@ -4,8 +4,6 @@
 //! The receiver of this test has the files of an older snapshot. It drops files whose number another file has now, cuts files to
 //! their size, and takes the ranges that the walk of changes finds. `diff` must name every file that changed.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_dataset::Datasets;
 use terrane_posix::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, SetAttr, WriteFlags};

@@ -1,7 +1,5 @@
 //! A nearly full pool of few large zones: writers wait for the GC of one victim, not of the next one as well.
 
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use terrane_posix::WriteFlags;
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_wire::Prng;

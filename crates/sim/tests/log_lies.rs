@@ -1,8 +1,6 @@
 //! A damaged intent log: what was promised comes back, or the import refuses. Only the last batch of a single copy cannot be told from
 //! one that was never whole.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
-
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice, Survival, ZoneState};
 use terrane_format::label::Role;

@@ -1,5 +1,4 @@
 //! A data set with so many snapshots that an import does not read them.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use terrane_dataset::stored::{StoredDataset, list_parts};

@@ -1,5 +1,4 @@
 //! Zone tables that are lost are rebuilt.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use terrane_device::{Device, Fault, SimDevice};

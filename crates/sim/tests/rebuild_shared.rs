@@ -1,5 +1,4 @@
 //! A table of shared blocks that is damaged is made again from all pointers.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use terrane_device::{Device, SimDevice};

@@ -1,8 +1,6 @@
 //! A small workload on a pool, recorded and replayed by the simulator: it must cost there what the pool
 //! itself measured.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use terrane_format::Totals;

@@ -1,5 +1,4 @@
 //! Space that is reserved for data sets is theirs, also when the pool is full.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 use terrane_dataset::{Dataset, DatasetError, Datasets};

@@ -1,8 +1,6 @@
 //! A nearly full pool whose txgs are smaller than a batch: GC frees as much for each as it took, though most
 //! of that is not sent yet.
 
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-
 use terrane_posix::WriteFlags;
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_wire::Prng;

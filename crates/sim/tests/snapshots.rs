@@ -1,5 +1,4 @@
 //! Data sets, snapshots and clones: random lives beside a model that keeps every snapshot, also when the power is cut.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

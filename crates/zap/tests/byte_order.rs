@@ -1,15 +1,11 @@
 //! Images of OpenZFS as a machine of the other byte order would have written them.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod swapped;
-
+use crate::swapped::swapped;
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use swapped::swapped;
 use terrane_zap::{Cursor, Error, Kind, MemStore, Zap, ZapOptions};
 
 fn unpacked(name: &str) -> Vec<u8> {

@@ -3,13 +3,8 @@
 //!
 //! The hash is affine, so a user who can choose names can choose their hashes, under every salt ([`colliders`]).
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod colliders;
-mod faulty_store;
-
-use colliders::colliders;
-use faulty_store::FaultyStore;
+use crate::colliders::colliders;
+use crate::faulty_store::FaultyStore;
 use terrane_zap::{Cursor, Error, Kind, Store, Zap, ZapOptions};
 
 fn zap_of(micro_max_bytes: usize) -> (FaultyStore, Zap) {

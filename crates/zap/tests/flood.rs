@@ -3,8 +3,6 @@
 //! Pre-hashed keys put an entry at any position that a test needs. Names of equal length can do the same under any
 //! salt.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
 use terrane_wire::{Corrupt, mix64};
 use terrane_zap::{Error, Flags, MemStore, Store, Zap, ZapOptions};
 

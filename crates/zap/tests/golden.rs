@@ -3,8 +3,6 @@
 //! `tests/vectors/zap` holds the images and, except for the three largest, their entries; those of the others follow
 //! from the recipe. All files are gzip-compressed, only for size.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
 use std::fs::File;

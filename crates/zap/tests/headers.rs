@@ -1,7 +1,5 @@
 //! Blocks of slots with a damaged header: every operation names the damage and changes nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Error, Kind, MemStore, Store, Zap, ZapOptions};
 

@@ -1,10 +1,7 @@
 //! Hostile blocks: every operation on them ends, with a result or with named damage.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod oracle;
-mod swapped;
-
+use crate::oracle;
+use crate::swapped;
 use oracle::Verdict;
 use proptest::prelude::*;
 use terrane_wire::Corrupt;

@@ -1,7 +1,5 @@
 //! Listings, and the memory that they keep.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
 use terrane_zap::{Cursor, KeyRef, MemStore, PreparedIndex, Store, Zap, ZapOptions};
 
 fn listed(zap: &Zap, store: &MemStore, from: Cursor, max: usize) -> (Vec<Vec<u8>>, Cursor, bool) {

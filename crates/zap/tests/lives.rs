@@ -6,13 +6,8 @@
 //! number of other lives, from `TERRANE_SEED_BASE` on (soak: 500, a million operations). A failing life prints its
 //! number.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod colliders;
-mod oracle;
-
-use colliders::colliders;
-use oracle::with_ints;
+use crate::colliders::colliders;
+use crate::oracle::with_ints;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use terrane_wire::Prng;

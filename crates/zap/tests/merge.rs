@@ -1,7 +1,5 @@
 //! What a fat ZAP frees when entries are removed: leaves, block numbers, its table.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::collections::BTreeSet;
 use std::fs;

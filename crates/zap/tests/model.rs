@@ -3,11 +3,7 @@
 //! Blocks are small here, so a few hundred operations go through every conversion, split, table doubling and merge.
 //! After each step all invariants are checked.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod faulty_store;
-
-use faulty_store::FaultyStore;
+use crate::faulty_store::FaultyStore;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, btree_map::Entry};
 use terrane_wire::Corrupt;

@@ -1,7 +1,5 @@
 //! ZAPs with normalized names, compared with OpenZFS's hashes and bytes, and with a map of normalized names.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
 use flate2::read::GzDecoder;
 use proptest::prelude::*;
 use serde_json::Value as Json;

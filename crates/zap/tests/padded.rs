@@ -1,9 +1,6 @@
 //! Values of different lengths in one ZAP, whose first word counts the others: slots pad the shorter ones.
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-mod colliders;
-
-use colliders::colliders;
+use crate::colliders::colliders;
 use std::collections::BTreeMap;
 use terrane_wire::Prng;
 use terrane_zap::{CountBits, Cursor, Error, Kind, MemStore, Store, Zap, ZapOptions};

@@ -1,10 +1,6 @@
 //! ZAPs that shrink all the way back, and do not oscillate.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod faulty_store;
-
-use faulty_store::FaultyStore;
+use crate::faulty_store::FaultyStore;
 use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
 
 struct Subject {

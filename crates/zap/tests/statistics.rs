@@ -1,7 +1,5 @@
 //! Statistics of ZAPs: what is counted is what the check finds, and damage never panics.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
 use terrane_wire::Prng;
 use terrane_zap::{Contents, FatStatistics, MemStore, NormFlags, Statistics, Store, Zap, ZapOptions};
 

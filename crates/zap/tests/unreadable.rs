@@ -1,11 +1,7 @@
 //! Fat ZAPs in a store that behaves like an object of a pool: blocks may be unreadable, and it ends with its last
 //! block.
 
-#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
-
-mod faulty_store;
-
-use faulty_store::FaultyStore;
+use crate::faulty_store::FaultyStore;
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Flags, Store, Zap, ZapOptions};
 

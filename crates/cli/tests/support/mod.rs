@@ -1,7 +1,6 @@
 //! The program itself, run as users run it, in a directory that leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-#![allow(dead_code, reason = "not every test program needs all of it")]
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
@@ -12,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A directory, and everything mounted below it: removed when the test ends, also if it fails.
@@ -21,7 +21,9 @@ pub struct TestDir {
 
 impl TestDir {
     pub fn new(name: &str) -> TestDir {
-        let dir = std::env::temp_dir().join(format!("terrane-cli-{name}-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("terrane-cli-{name}-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("mnt")).unwrap();
         TestDir { dir }

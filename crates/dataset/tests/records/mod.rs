@@ -1,6 +1,5 @@
 //! Objects of one record each.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-#![allow(dead_code, reason = "not every test needs all of it")]
 
 use terrane_dataset::Dataset;
 use terrane_object::{ObjectError, ObjectKind, ObjectSpec};

@@ -1,6 +1,6 @@
 //! A pool on a simulated device.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-#![allow(dead_code, reason = "not every test needs every machine")]
+#![allow(dead_code, reason = "unit tests of the library include it too, and neither uses all of it")]
 
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};

@@ -1,7 +1,5 @@
 //! A pool with one object set on a simulated device.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 use std::sync::{Arc, Mutex};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;

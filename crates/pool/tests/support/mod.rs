@@ -1,7 +1,5 @@
 //! A pool on a simulated device, with a client that keeps a flat list of blocks.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 pub mod joint;
 pub mod logging;
 

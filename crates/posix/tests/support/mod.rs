@@ -1,5 +1,5 @@
 //! A pool in memory that tests can mount, unmount and crash.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, reason = "unit tests of the library include it too, and neither uses all of it")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@
 //! on a vector of pairs.
 
 #![allow(clippy::unwrap_used, reason = "a part of tests")]
-#![allow(dead_code, reason = "each test file is a program of its own, and not every one uses all of it")]
+#![allow(dead_code, reason = "fuzz targets include it, and do not use all of it")]
 
 use terrane_sa::{
     Attr, AttrList, AttrSlice, Attrs, LayoutTable, NvList, Registry, SaBuffer, SaError, ZplAttrs,

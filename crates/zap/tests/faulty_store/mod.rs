@@ -35,7 +35,6 @@ impl From<MemStore> for FaultyStore {
     }
 }
 
-#[allow(dead_code, reason = "each test uses a part of it")]
 impl FaultyStore {
     pub fn new() -> FaultyStore {
         FaultyStore::from(MemStore::new())

@@ -5,7 +5,7 @@
 //! a `BTreeMap`. The second promise tests the check itself: damage that it overlooks shows as a different result.
 
 #![allow(clippy::unwrap_used, reason = "a part of tests")]
-#![allow(dead_code, reason = "each test file is a program of its own, and not every one uses all of it")]
+#![allow(dead_code, reason = "fuzz targets include it, and do not use all of it")]
 
 use std::collections::BTreeMap;
 use terrane_wire::Corrupt;

@@ -1,0 +1,13 @@
+//! All tests of this crate in one program: one for each file would take most of the time of a build.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod error_log;
+mod growth;
+mod inheritance;
+mod properties;
+mod records;
+mod root;
+mod shown;
+mod support;
+mod zaps;

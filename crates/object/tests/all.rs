@@ -1,0 +1,12 @@
+//! All tests of this crate in one program: one for each file would take most of the time of a build.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod births;
+mod free_policy;
+mod model;
+mod nopwrite;
+mod opening;
+mod parallel;
+mod recode;
+mod support;
