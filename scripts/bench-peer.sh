@@ -3,8 +3,8 @@
 #
 #   PEER=ext4 IMG=/path/image MNT=/path/mountpoint WORK=/path/scratch bench-peer.sh make|remount|down|run COMMAND...
 #
-# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir], with terrane alone its
-# defaults; terrane-library, terrane-library-dir: nothing is made or mounted, the command does all of that in its own process.
+# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir][-fragile], with terrane
+# alone its defaults, and with -fragile mounted with crashproof=off; terrane-library, terrane-library-dir: nothing is made or mounted, the command does all of that in its own process.
 # ON_LOOP: Terrane's pool lies on a loop device, too. READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, in SYNC one that commits where syncfs does not reach, and in
@@ -49,6 +49,7 @@ terrane_properties() {
             gzip[1-9]) printf -- '-o compression=gzip-%s ' "${word#gzip}" ;;
             fast[1-9]*) printf -- '-o compression=zstd-fast-%s ' "${word#fast}" ;;
             auto) printf -- '-o compression=zstd-auto ' ;;
+            fragile) ;;
             sa | dir) printf -- '-o xattr=%s ' "$word" ;;
             zstd*) printf -- '-o compression=zstd-%s ' "${word#zstd}" ;;
             *) printf -- '-o compression=%s ' "$word" ;;
@@ -87,7 +88,11 @@ make_peer() {
     esac
 }
 
-terrane_mount() { "$terrane" mount bench "$MNT" -o "nodiscard${TERRANE_MOUNT_OPTIONS:+,$TERRANE_MOUNT_OPTIONS}"; }
+terrane_mount() {
+    local options=nodiscard${TERRANE_MOUNT_OPTIONS:+,$TERRANE_MOUNT_OPTIONS}
+    case $PEER in *-fragile*) options=$options,crashproof=off ;; esac
+    "$terrane" mount bench "$MNT" -o "$options"
+}
 
 remount() {
     case $PEER in
