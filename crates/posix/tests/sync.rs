@@ -225,3 +225,30 @@ fn with_sync_disabled_fsync_still_reports_known_losses() {
     assert_eq!(m.fs().sync(), Err(Errno::EIO));
     assert_eq!(m.fs().fsync(other, false), Err(Errno::EIO), "no commit will follow");
 }
+
+#[test]
+fn many_small_parts_of_records_are_logged_and_whole_records_are_committed() {
+    const RECORD: usize = 128 << 10;
+    const PART: usize = 12 << 10;
+    let m = Machine::new(7, &[]);
+    let fs = m.fs();
+    let ino = fs.file(fs.root(), "file").ino;
+    fs.put(ino, 0, &vec![1; 32 * RECORD]);
+    fs.fsync(ino, false).unwrap();
+    fs.sync().unwrap();
+    let copy = || m.after_power_cut(|dataset| Fs::open(dataset).unwrap()).fs().bytes(ino);
+    // More than the log takes of one fsync if a commit wrote no more than that.
+    for record in 0..32 {
+        fs.put(ino, (record * RECORD + 1000) as u64, &[2 + record as u8; PART]);
+    }
+    let before = m.pool().synced_txg();
+    fs.fsync(ino, false).unwrap();
+    assert_eq!(m.pool().synced_txg(), before, "a commit would write ten times as much");
+    assert!(copy() == fs.bytes(ino));
+    fs.sync().unwrap();
+    let before = m.pool().synced_txg();
+    fs.put(ino, 0, &vec![50; 3 * RECORD]);
+    fs.fsync(ino, false).unwrap();
+    assert_ne!(m.pool().synced_txg(), before, "the log would have them written twice");
+    assert!(copy() == fs.bytes(ino));
+}

@@ -26,8 +26,10 @@ use terrane_device::Device;
 use terrane_format::log::{LOG_BATCH_BYTES_MAX, LogBatchHead, LogHead, LogHome, LogZone};
 use terrane_wire::Txg;
 
-/// Most bytes of records that are better logged than committed. A commit writes some 24 KiB and flushes twice.
-pub const LOGGED_BYTES_MAX: usize = 256 << 10;
+/// So many bytes of records are better logged than committed, whatever a commit would write beside them: some 24 KiB, with two flushes.
+pub const LOGGED_BYTES_ALWAYS: usize = 256 << 10;
+/// Most bytes of records that one `fsync` logs: half of the largest batch.
+pub const LOGGED_BYTES_MAX: usize = LOG_BATCH_BYTES_MAX as usize / 2;
 
 /// Records that were handed to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
