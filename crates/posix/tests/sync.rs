@@ -59,7 +59,7 @@ const STEPS: [(&str, Step); 23] = [
         fs.write(fs.ino(root, "file").unwrap(), 0, b" and more", flags).unwrap();
     }),
     ("overwrite", |fs, root| fs.put(fs.ino(root, "file").unwrap(), 5, b"BYTES")),
-    ("write of 300 KiB", |fs, root| fs.put(fs.ino(root, "file").unwrap(), 1 << 20, &[7; 300 << 10])),
+    ("write of 600 KiB", |fs, root| fs.put(fs.ino(root, "file").unwrap(), 1 << 20, &[7; 600 << 10])),
     ("write of 3 MiB", |fs, root| fs.put(fs.ino(root, "file").unwrap(), 0, &[8; 3 << 20])),
     ("truncate", |fs, root| {
         set(fs, fs.ino(root, "file").unwrap(), &SetAttr { size: Some(12345), ..SetAttr::default() });
@@ -229,7 +229,7 @@ fn with_sync_disabled_fsync_still_reports_known_losses() {
 #[test]
 fn many_small_parts_of_records_are_logged_and_whole_records_are_committed() {
     const RECORD: usize = 128 << 10;
-    const PART: usize = 12 << 10;
+    const PART: usize = 20 << 10;
     let m = Machine::new(7, &[]);
     let fs = m.fs();
     let ino = fs.file(fs.root(), "file").ino;
@@ -243,11 +243,11 @@ fn many_small_parts_of_records_are_logged_and_whole_records_are_committed() {
     }
     let before = m.pool().synced_txg();
     fs.fsync(ino, false).unwrap();
-    assert_eq!(m.pool().synced_txg(), before, "a commit would write ten times as much");
+    assert_eq!(m.pool().synced_txg(), before, "a commit would write six times as much");
     assert!(copy() == fs.bytes(ino));
     fs.sync().unwrap();
     let before = m.pool().synced_txg();
-    fs.put(ino, 0, &vec![50; 3 * RECORD]);
+    fs.put(ino, 0, &vec![50; 5 * RECORD]);
     fs.fsync(ino, false).unwrap();
     assert_ne!(m.pool().synced_txg(), before, "the log would have them written twice");
     assert!(copy() == fs.bytes(ino));
