@@ -83,8 +83,8 @@ pub enum Outcome {
 /// # Ok::<(), terrane_wire::Corrupt>(())
 /// ```
 pub struct Compressor {
-    cctx: CCtx<'static>,
-    dctx: DCtx<'static>,
+    cctx: Option<CCtx<'static>>,
+    dctx: Option<DCtx<'static>>,
     // Two tables: a table that was widened for a large block stays wide. The same small block would then be
     // compressed to other bytes than before.
     lz4_small: Box<CompressTable>,
@@ -94,6 +94,26 @@ pub struct Compressor {
     /// Output of lz4 and of probes, at its worst-case size: the encoder takes no limit.
     scratch: Vec<u8>,
     given_up: Arc<GivenUp>,
+}
+
+fn compression_context() -> CCtx<'static> {
+    let mut cctx = CCtx::create();
+    for parameter in [
+        CParameter::Format(FrameFormat::Magicless),
+        CParameter::ContentSizeFlag(false),
+        CParameter::ChecksumFlag(false),
+        CParameter::DictIdFlag(false),
+    ] {
+        cctx.set_parameter(parameter).expect("a fresh context takes every parameter of its own library");
+    }
+    cctx
+}
+
+fn decompression_context() -> DCtx<'static> {
+    let mut dctx = DCtx::create();
+    dctx.set_parameter(DParameter::Format(FrameFormat::Magicless))
+        .expect("a fresh context takes every parameter of its own library");
+    dctx
 }
 
 impl Default for Compressor {
@@ -109,29 +129,17 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
-    /// Allocates the contexts of zstd and the tables of lz4 and lzjb. Those of gzip, and scratch memory, follow on
-    /// first use.
+    /// Allocates the tables of lz4 and lzjb. Contexts of zstd and gzip, and scratch memory, follow on first use: imports make
+    /// compressors for few blocks, or for none.
     pub fn new() -> Self {
         Self::counting(Arc::default())
     }
 
     /// As [`Compressor::new`]. Blocks of at least [`PROBE_BYTES_MIN`] that are given up are counted in `given_up`.
     pub fn counting(given_up: Arc<GivenUp>) -> Self {
-        let mut cctx = CCtx::create();
-        for parameter in [
-            CParameter::Format(FrameFormat::Magicless),
-            CParameter::ContentSizeFlag(false),
-            CParameter::ChecksumFlag(false),
-            CParameter::DictIdFlag(false),
-        ] {
-            cctx.set_parameter(parameter).expect("a fresh context takes every parameter of its own library");
-        }
-        let mut dctx = DCtx::create();
-        dctx.set_parameter(DParameter::Format(FrameFormat::Magicless))
-            .expect("a fresh context takes every parameter of its own library");
         Compressor {
-            cctx,
-            dctx,
+            cctx: None,
+            dctx: None,
             lz4_small: Box::new(CompressTable::small()),
             lz4_large: Box::new(CompressTable::large()),
             lzjb: Box::new([0; 1024]),
@@ -260,8 +268,8 @@ impl Compressor {
                 ZstdLevel::from_cookie(cookie)
                     .ok_or_else(|| corrupt("zstd level", "1 to 19 or 103 to 123", cookie))?;
                 let stream = split_stream(n, rest)?;
-                self.dctx
-                    .decompress(out, stream)
+                let dctx = self.dctx.get_or_insert_with(decompression_context);
+                dctx.decompress(out, stream)
                     .map_err(|code| corrupt("zstd stream", "valid", zstd_safe::get_error_name(code)))?
             }
             other => {
@@ -310,17 +318,18 @@ impl Compressor {
     ) -> Option<()> {
         let room = max_out.min(src.len()).checked_sub(ZSTD_HEADER_BYTES)?;
         // A block that did not fit left its session open. Parameters can only be set between sessions.
-        self.cctx.reset(ResetDirective::SessionOnly).ok()?;
-        self.cctx.set_parameter(CParameter::CompressionLevel(effort)).ok()?;
+        let cctx = self.cctx.get_or_insert_with(compression_context);
+        cctx.reset(ResetDirective::SessionOnly).ok()?;
+        cctx.set_parameter(CParameter::CompressionLevel(effort)).ok()?;
         // With the strategy of level 1, a target length of 1 stores literals uncoded, as negative levels do. 0 is the
         // level's own value.
         let as_they_are = effort == 1 && entropy::has_full_entropy(src);
-        self.cctx.set_parameter(CParameter::TargetLength(u32::from(as_they_are))).ok()?;
+        cctx.set_parameter(CParameter::TargetLength(u32::from(as_they_are))).ok()?;
         // Not cleared first, so a reused buffer is not zeroed only to be overwritten.
         out.resize(ZSTD_HEADER_BYTES + room, 0);
         let (header, stream) = out.split_at_mut_checked(ZSTD_HEADER_BYTES)?;
         // The library stops as soon as the output is full. That makes incompressible data cheap.
-        let len = self.cctx.compress2(stream, src).ok()?;
+        let len = cctx.compress2(stream, src).ok()?;
         let word = u32::from(level.cookie()) << 24 | zstd_safe::version_number() & 0x00ff_ffff;
         let (n, version) = header.split_at_mut_checked(4)?;
         n.copy_from_slice(&u32::try_from(len).ok()?.to_be_bytes());

@@ -382,7 +382,7 @@ fn a_device_with_larger_units_joins_and_no_batch_is_lost() {
     world.machine.pool.add_device(Arc::new(joining), Role::Data).unwrap();
     let check = |world: &mut World, at: u64| {
         let left = device.restarted(Survival::Nothing);
-        world.check_cut(&left, at).unwrap_or_else(|failure| panic!("after {at}: {failure}"));
+        world.check_cut(&left, at, true).unwrap_or_else(|failure| panic!("after {at}: {failure}"));
     };
     for at in 0..40 {
         one_batch(&mut world, &format!("file {at}"));

@@ -312,7 +312,7 @@ impl Shell {
         self.cut()
     }
 
-    /// Compares what would be left if the power failed now.
+    /// Compares what would be left if the power failed now, and checks a third of the pools.
     fn cut(&mut self) -> Result<(), Failure> {
         self.cuts += 1;
         let survival = match self.cuts % 3 {
@@ -321,7 +321,7 @@ impl Shell {
             _ => Survival::Everything,
         };
         let left = self.world.machine.device.restarted(survival);
-        self.world.check_cut(&left, self.cuts)
+        self.world.check_cut(&left, self.cuts, (self.cuts / 3).is_multiple_of(3))
     }
 
     /// Removes everything, and commits.
