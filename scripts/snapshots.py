@@ -26,7 +26,8 @@ ROWS = {
     "command": "a command that does nothing, ms",
     "commit": "write of 4 KiB and fsync, ms",
     "take": "snapshot, ms",
-    "take_ratio": "snapshot without the command, x of write and fsync",
+    "txg": "commit, ms",
+    "take_ratio": "snapshot, x of a commit, both without the command",
     "overwrite": "overwrites with fsync, MB/s",
     "overwrite_held": "the same while snapshots are taken, MB/s",
     "overwrite_ratio": "ratio",
@@ -62,6 +63,9 @@ class Terrane:
     def take(self, name):
         run(self.program, "snapshot", f"bench@{name}")
 
+    def commit(self):
+        run(self.program, "sync", "bench")
+
     def destroy(self, names):
         run(self.program, "fs", "destroy", f"bench@{names[0]}%{names[-1]}")
 
@@ -89,7 +93,7 @@ class Zfs:
     def list(self):
         run("zfs", "list", "-t", "snapshot", "-o", "name,used")
 
-    diff = None
+    commit = diff = None
 
 
 class Plain:
@@ -109,6 +113,9 @@ class Btrfs:
 
     def take(self, name):
         run("btrfs", "subvolume", "snapshot", "-r", self.data, os.path.join(self.mount, name))
+
+    def commit(self):
+        run("btrfs", "filesystem", "sync", self.mount)
 
     def destroy(self, names):
         run("btrfs", "subvolume", "delete", *(os.path.join(self.mount, name) for name in names))
@@ -216,12 +223,17 @@ def measure(peer, mount, files, snapshots, copied):
 
     found["command"] = statistics.median(timed(kind.nothing) for _ in range(11))
     found["commit"] = statistics.median(timed(writer.small) for _ in range(31))
-    takes = []
+    takes, commits = [], []
     for number in range(31):
         os.pwrite(writer.file, writer.dice.randbytes(4096), 0)
         takes.append(timed(kind.take, f"first{number:02}"))
+        if kind.commit:
+            os.pwrite(writer.file, writer.dice.randbytes(4096), 0)
+            commits.append(timed(kind.commit))
     found["take"] = statistics.median(takes)
-    found["take_ratio"] = (found["take"] - found["command"]) / found["commit"]
+    if commits:
+        found["txg"] = statistics.median(commits)
+        found["take_ratio"] = (found["take"] - found["command"]) / (found["txg"] - found["command"])
     if kind.diff:
         for number in range(100):
             name = os.path.join(kind.data, f"d{number * files // 1000 // 100}", f"new{number}")
