@@ -62,7 +62,12 @@ impl Pool {
             return 0;
         }
         let cheaper = usize::try_from(self.admission.dirty().0 / DIRTY_FOR_LOGGED).unwrap_or(usize::MAX);
-        cheaper.clamp(LOGGED_BYTES_ALWAYS, LOGGED_BYTES_MAX)
+        cheaper.max(LOGGED_BYTES_ALWAYS).min(self.store.log.bytes_max())
+    }
+
+    /// No `fsync` logs more bytes of records than this. 0: there is no log now. This takes no lock.
+    pub fn log_bytes_ever_max(&self) -> usize {
+        if self.store.log.is_open() { LOGGED_BYTES_MAX } else { 0 }
     }
 
     /// The next commit is to open a log, if zones suffice: an `fsync` was a commit because there was none.

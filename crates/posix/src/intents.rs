@@ -110,8 +110,12 @@ impl Drop for Promise<'_> {
 pub(crate) trait IntentLog: Send + Sync {
     /// See [`Pool::next_change`].
     fn next_change(&self) -> u64;
-    /// See [`Pool::log_bytes_max`].
+    /// See [`Pool::log_bytes_max`]. An `fsync` asks.
     fn bytes_max(&self) -> usize;
+    /// See [`Pool::log_bytes_ever_max`]. Each change asks.
+    fn bytes_ever_max(&self) -> usize {
+        self.bytes_max()
+    }
     /// See [`Pool::log`].
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
     /// See [`Pool::is_log_full_for`].
@@ -168,6 +172,10 @@ impl IntentLog for PoolLog {
 
     fn bytes_max(&self) -> usize {
         self.0.log_bytes_max()
+    }
+
+    fn bytes_ever_max(&self) -> usize {
+        self.0.log_bytes_ever_max()
     }
 
     fn is_full_for(&self, bytes: usize) -> bool {
@@ -428,7 +436,7 @@ impl Intents {
         if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
             return false;
         }
-        if self.log.bytes_max() == 0 {
+        if self.log.bytes_ever_max() == 0 {
             self.lost_txg.fetch_max(txg.0, Ordering::AcqRel);
             return false;
         }
@@ -455,7 +463,7 @@ impl Intents {
                 self.lists.lock().mark(txg.0, *ino)
             };
         };
-        let bytes_max = self.log.bytes_max();
+        let bytes_max = self.log.bytes_ever_max();
         let is_small = record.bytes_min() <= bytes_max;
         let is_logged = self.records(txg)
             && match intent {
