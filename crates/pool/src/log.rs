@@ -19,7 +19,7 @@ use terrane_format::record::Home;
 use terrane_space::policy::ZoneSupply;
 use terrane_store::PoolError;
 use terrane_store::devices::log_zones;
-use terrane_store::log::{LOGGED_BYTES_ALWAYS, LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket, NewZone};
+use terrane_store::log::{LOGGED_BYTES_MAX, LogFailed, LogPlan, LogTicket, NewZone};
 use terrane_wire::{DeviceIdx, Txg};
 
 /// Most bytes of a zone that the log uses on a drive. They bound the replay.
@@ -27,9 +27,6 @@ const LOG_ZONE_BYTES_MAX: u64 = 64 << 20;
 /// The same without hardware pointers, where a zone need not be used up before it is used again. So the log soon writes only blocks
 /// that the file system below has allocated before.
 const LOG_ZONE_BYTES_REUSED: u64 = 16 << 20;
-
-/// So many dirty bytes make one byte better logged than committed.
-const DIRTY_FOR_LOGGED: u64 = 4;
 
 /// What an import found in the intent log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,19 +51,7 @@ impl Pool {
     }
 
     /// Most bytes of records that are better logged than committed. 0: there is no log now, so each `fsync` commits.
-    ///
-    /// A commit writes all that is dirty: whole records where parts were overwritten, and the files of others. What is logged is
-    /// written once more by a later commit, so it should be the smaller part.
     pub fn log_bytes_max(&self) -> usize {
-        if !self.store.log.is_open() {
-            return 0;
-        }
-        let cheaper = usize::try_from(self.admission.dirty().0 / DIRTY_FOR_LOGGED).unwrap_or(usize::MAX);
-        cheaper.max(LOGGED_BYTES_ALWAYS).min(self.store.log.bytes_max())
-    }
-
-    /// No `fsync` logs more bytes of records than this. 0: there is no log now. This takes no lock.
-    pub fn log_bytes_ever_max(&self) -> usize {
         if self.store.log.is_open() { LOGGED_BYTES_MAX } else { 0 }
     }
 

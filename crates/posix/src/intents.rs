@@ -110,12 +110,8 @@ impl Drop for Promise<'_> {
 pub(crate) trait IntentLog: Send + Sync {
     /// See [`Pool::next_change`].
     fn next_change(&self) -> u64;
-    /// See [`Pool::log_bytes_max`]. An `fsync` asks.
+    /// See [`Pool::log_bytes_max`].
     fn bytes_max(&self) -> usize;
-    /// See [`Pool::log_bytes_ever_max`]. Each change asks.
-    fn bytes_ever_max(&self) -> usize {
-        self.bytes_max()
-    }
     /// See [`Pool::log`].
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
     /// See [`Pool::is_log_full_for`].
@@ -172,10 +168,6 @@ impl IntentLog for PoolLog {
 
     fn bytes_max(&self) -> usize {
         self.0.log_bytes_max()
-    }
-
-    fn bytes_ever_max(&self) -> usize {
-        self.0.log_bytes_ever_max()
     }
 
     fn is_full_for(&self, bytes: usize) -> bool {
@@ -321,6 +313,21 @@ impl Lists {
         self.of_txg(txg).contents.insert(ino, Contents { frames: Vec::new(), is_marked: true });
     }
 
+    /// The contents of all inodes need a commit of this txg. Returns their frames.
+    fn mark_all(&mut self, newest: u64) -> Vec<TxgIntents> {
+        let mut marked = Vec::new();
+        for txg in &mut self.txgs {
+            let contents = std::mem::take(&mut txg.contents);
+            marked.push(TxgIntents { txg: txg.txg, names: Vec::new(), contents });
+        }
+        let marks = &mut self.of_txg(newest).contents;
+        for ino in marked.iter().flat_map(|txg| txg.contents.keys()) {
+            marks.insert(*ino, Contents { frames: Vec::new(), is_marked: true });
+        }
+        self.count();
+        marked
+    }
+
     /// Puts an inode's contents to the names. False: they need a commit.
     fn move_to_names(&mut self, ino: Ino) -> bool {
         if self.is_marked(ino) {
@@ -436,7 +443,7 @@ impl Intents {
         if self.lost_txg.load(Ordering::Acquire) >= txg.0 {
             return false;
         }
-        if self.log.bytes_ever_max() == 0 {
+        if self.log.bytes_max() == 0 {
             self.lost_txg.fetch_max(txg.0, Ordering::AcqRel);
             return false;
         }
@@ -463,7 +470,7 @@ impl Intents {
                 self.lists.lock().mark(txg.0, *ino)
             };
         };
-        let bytes_max = self.log.bytes_ever_max();
+        let bytes_max = self.log.bytes_max();
         let is_small = record.bytes_min() <= bytes_max;
         let is_logged = self.records(txg)
             && match intent {
@@ -559,6 +566,8 @@ impl Intents {
         match (is_too_large(lists), owner) {
             ((true, false), Some(ino)) => lists.mark(txg.0, ino),
             ((false, false), _) => {}
+            // Many files were written and not synced. Names, and files that are written from now on, stay in the log.
+            ((_, true), Some(_)) => unused.extend(lists.mark_all(txg.0)),
             _ => unused.extend(self.lose_all(lists, txg.0)),
         }
         unused

@@ -227,9 +227,9 @@ fn with_sync_disabled_fsync_still_reports_known_losses() {
 }
 
 #[test]
-fn many_small_parts_of_records_are_logged_and_whole_records_are_committed() {
+fn half_a_mebibyte_is_logged_and_more_is_committed() {
     const RECORD: usize = 128 << 10;
-    const PART: usize = 20 << 10;
+    const PART: usize = 15 << 10;
     let m = Machine::new(7, &[]);
     let fs = m.fs();
     let ino = fs.file(fs.root(), "file").ino;
@@ -237,13 +237,12 @@ fn many_small_parts_of_records_are_logged_and_whole_records_are_committed() {
     fs.fsync(ino, false).unwrap();
     fs.sync().unwrap();
     let copy = || m.after_power_cut(|dataset| Fs::open(dataset).unwrap()).fs().bytes(ino);
-    // More than the log takes of one fsync if a commit wrote no more than that.
     for record in 0..32 {
         fs.put(ino, (record * RECORD + 1000) as u64, &[2 + record as u8; PART]);
     }
     let before = m.pool().synced_txg();
     fs.fsync(ino, false).unwrap();
-    assert_eq!(m.pool().synced_txg(), before, "a commit would write six times as much");
+    assert_eq!(m.pool().synced_txg(), before, "a commit would write eight times as much");
     assert!(copy() == fs.bytes(ino));
     fs.sync().unwrap();
     let before = m.pool().synced_txg();
@@ -251,4 +250,31 @@ fn many_small_parts_of_records_are_logged_and_whole_records_are_committed() {
     fs.fsync(ino, false).unwrap();
     assert_ne!(m.pool().synced_txg(), before, "the log would have them written twice");
     assert!(copy() == fs.bytes(ino));
+}
+
+#[test]
+fn a_copy_of_many_files_leaves_the_log_to_those_who_sync() {
+    let m = Machine::new(8, &[]);
+    let fs = m.fs();
+    let ino = fs.file(fs.root(), "database").ino;
+    fs.put(ino, 0, &[1; 5000]);
+    fs.fsync(ino, false).unwrap();
+    fs.sync().unwrap();
+    let copies: Vec<Ino> = (0..48).map(|nth| fs.file(fs.root(), &format!("copy {nth}")).ino).collect();
+    fs.sync().unwrap();
+    let before = m.pool().synced_txg();
+    // 22 MiB in files that the log would take alone.
+    for copy in &copies {
+        fs.put(*copy, 0, &vec![2; 480 << 10]);
+    }
+    assert_eq!(m.pool().synced_txg(), before, "one txg");
+    fs.put(ino, 0, b"transaction");
+    fs.fsync(ino, false).unwrap();
+    assert_eq!(m.pool().synced_txg(), before, "it need not write what others copy");
+    let copy = m.after_power_cut(|dataset| Fs::open(dataset).unwrap());
+    assert!(copy.fs().bytes(ino) == fs.bytes(ino));
+    // A file that was copied has no records any more.
+    fs.fsync(copies[0], false).unwrap();
+    let copy = m.after_power_cut(|dataset| Fs::open(dataset).unwrap());
+    assert!(copies.iter().all(|copied| copy.fs().bytes(*copied) == fs.bytes(*copied)));
 }

@@ -26,13 +26,9 @@ use terrane_device::Device;
 use terrane_format::log::{LOG_BATCH_BYTES_MAX, LogBatchHead, LogHead, LogHome, LogZone};
 use terrane_wire::Txg;
 
-/// So many bytes of records are better logged than committed, whatever a commit would write beside them. A commit of 256 KiB in whole
-/// records takes 3.6 to 4.3 ms where the log takes 0.7 to 0.8 (docs/analysis.md).
-pub const LOGGED_BYTES_ALWAYS: usize = 512 << 10;
-/// Most bytes of records that one `fsync` logs: half of the largest batch.
-pub const LOGGED_BYTES_MAX: usize = LOG_BATCH_BYTES_MAX as usize / 2;
-/// The part of a zone that one `fsync` may take.
-const ZONE_SHARE: u64 = 4;
+/// Most bytes of records that are better logged than committed. A commit of 256 KiB in whole records takes 3.6 to 4.3 ms where the log
+/// takes 0.7 to 0.8 (docs/analysis.md).
+pub const LOGGED_BYTES_MAX: usize = 512 << 10;
 
 /// Records that were handed to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,14 +193,6 @@ impl IntentLog {
     /// Whether records can be logged now. If not, a zone is wanted from the next commit.
     pub fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
-    }
-
-    /// Most bytes that one `fsync` should log, so that a zone takes several: a commit that names the next zone takes its time.
-    pub fn bytes_max(&self) -> usize {
-        let state = self.state.lock();
-        let share =
-            state.zone(state.at_zone).map_or(0, |zone| zone.capacity.saturating_sub(zone.start) / ZONE_SHARE);
-        usize::try_from(share).unwrap_or(usize::MAX).min(LOGGED_BYTES_MAX)
     }
 
     /// The next commit is to name a zone.

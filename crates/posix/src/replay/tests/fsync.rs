@@ -701,8 +701,13 @@ fn the_records_of_a_txg_are_bounded() {
     }
     let ino = watch.creat("another");
     watch.fsync(ino);
-    assert_eq!(watch.logged, 0);
-    watch.put("another", 0, b"in the next txg");
+    assert_eq!(watch.logged, 1, "names are logged, and files that are written from now on");
+    watch.put("another", 0, b"in the same txg");
     watch.fsync(ino);
-    assert_eq!(watch.logged, 1);
+    assert_eq!(watch.logged, 2);
+    let first = fs.ino(fs.root(), "file 0").unwrap();
+    assert!(!fs.intents.make_durable(first), "its contents need a commit");
+    fs.sync().unwrap();
+    fs.put(first, 0, b"in the next txg");
+    assert!(fs.intents.make_durable(first));
 }
