@@ -1,12 +1,17 @@
 //! The systemd generator: what commands record, the units that it makes of it, and mounts as the units say.
 
-use crate::support::{TestDir, can_mount, is_root};
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+#[allow(dead_code, reason = "a program of its own, that does not need all of it")]
+mod support;
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use support::{TestDir, can_mount, is_root};
 
 /// Runs the generator under the name by which systemd starts it. Returns the directory of the units, and the messages.
 fn generate(dir: &TestDir, fstab: &str) -> (PathBuf, String) {

@@ -2,11 +2,16 @@
 //!
 //! One test, since such a namespace copies the mounts of all tests that run meanwhile.
 
-use crate::support::{Running, TestDir, can_mount, is_root};
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+#[allow(dead_code, reason = "a program of its own, that does not need all of it")]
+mod support;
+
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use support::{Running, TestDir, can_mount, is_root};
 
 /// A process in a mount namespace of its own, which has copies of all mounts.
 struct Holder(Running);

@@ -9,7 +9,11 @@
 //! nothing is left behind: the processes end with the namespace, and their mounts with them. Where no such
 //! namespace can be created, the test says so and passes.
 
-use crate::support;
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+#[allow(dead_code, reason = "a program of its own, that does not need all of it")]
+mod support;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};

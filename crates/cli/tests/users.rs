@@ -1,12 +1,17 @@
 //! Users other than root: pools and mounts of their own, and what they see of root's.
 
-use crate::support::{NOBODY, TestDir, as_user, can_mount, is_root, kill};
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+#[allow(dead_code, reason = "a program of its own, that does not need all of it")]
+mod support;
+
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use support::{NOBODY, TestDir, as_user, can_mount, is_root, kill};
 
 const DAEMON: u32 = 1;
 /// Set in a process whose `/dev/fuse` is for all users.
@@ -83,7 +88,7 @@ fn all_can_mount(test: &str) -> bool {
 
 #[test]
 fn a_user_mounts_a_pool_that_no_other_user_reaches() {
-    let test = "users::a_user_mounts_a_pool_that_no_other_user_reaches";
+    let test = "a_user_mounts_a_pool_that_no_other_user_reaches";
     if !can_mount() || !is_root() || !all_can_mount(test) {
         return;
     }

@@ -230,7 +230,7 @@ impl Actor {
             0..6 => {
                 let at = if self.rng.one_in(2) { world.tree.model.bytes(ino).len() as u64 } else { at };
                 let at = at.min(4 * self.write_bytes);
-                let len = if self.rng.one_in(60) { 300 << 10 } else { len };
+                let len = if self.rng.one_in(60) { 600 << 10 } else { len };
                 let data = self.rng.sample_bytes(len as usize);
                 world.write(ino, at, data)
             }
