@@ -809,7 +809,8 @@ impl FreePolicy for Chain {
         let has_more = state.can_scan() || !state.empty.is_empty();
         self.is_busy.store(has_more, Ordering::Relaxed);
         if has_more {
-            mos.pool().want_another_txg();
+            // Their space is free only then. An `fsync` does not commit, so nothing else would bring the next txg before the timer does.
+            mos.pool().want_txg_soon();
         }
         let newest = state.newest();
         let pending = self.pending.lock();

@@ -279,7 +279,7 @@ impl Client for ObjectSets {
             }
             set.tell_counted(txg_sync.txg());
             if set.queue_needs_txg() {
-                self.pool.want_another_txg();
+                self.pool.want_txg_soon();
             }
             if let Some(policy) = set.free_policy() {
                 let mut of_policy =
@@ -293,7 +293,7 @@ impl Client for ObjectSets {
         }
         self.mos.sync(txg_sync, changes).map_err(into_pool)?;
         if self.mos.queue_needs_txg() {
-            self.pool.want_another_txg();
+            self.pool.want_txg_soon();
         }
         Ok(self.mos.root())
     }

@@ -89,6 +89,12 @@ impl Pool {
         self.admission.want_another_txg();
     }
 
+    /// The same, soon: the client has done a bounded part of work that somebody waits for, as for space that is freed. To be called
+    /// in a sync.
+    pub fn want_txg_soon(&self) {
+        self.admission.want_txg_soon();
+    }
+
     /// Whether another txg will follow although no operation changes anything.
     pub fn has_work_left(&self) -> bool {
         self.admission.has_work_left()

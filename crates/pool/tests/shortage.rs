@@ -3,7 +3,7 @@
 
 use crate::support;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 use support::{
@@ -742,4 +742,51 @@ fn an_idle_pool_comes_to_rest_while_copies_wait_for_zones() {
         verify(&pool, &toy);
     }
     assert!(waiting > 0 && parted > 0, "the canary: {waiting} {parted}");
+}
+
+/// Each sync takes a while, so operations join the open txg meanwhile.
+struct SlowSync(Arc<support::Toy>);
+
+impl Client for SlowSync {
+    fn quiesced(&self, last: &Tx) {
+        self.0.quiesced(last);
+    }
+
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
+        std::thread::sleep(Duration::from_millis(10));
+        self.0.sync(txg_sync)
+    }
+
+    fn synced(&self, txg: Txg) {
+        self.0.synced(txg);
+    }
+}
+
+#[test]
+fn what_dirties_more_than_the_limit_joins_beside_others() {
+    let device = sim(7, false);
+    let pool = threaded(&device);
+    pool.set_client(Arc::new(SlowSync(support::empty_toy())));
+    let ends = Arc::new(AtomicBool::new(false));
+    // Two that overlap, and that nothing delays, so that something is dirty at any time.
+    let small = Cost { write_bytes: 1, frees: true, ..Cost::NOTHING };
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let (pool, ends) = (Arc::clone(&pool), Arc::clone(&ends));
+            std::thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    drop(pool.begin(small).unwrap());
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        let pool = Arc::clone(&pool);
+        // The others have gone on meanwhile.
+        std::thread::sleep(Duration::from_millis(100));
+        let large = Cost { names_bytes: Some(1 << 40), ..Cost::NOTHING };
+        in_time(move || drop(pool.begin(large).unwrap()));
+    }
+    ends.store(true, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
 }

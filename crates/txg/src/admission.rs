@@ -53,6 +53,10 @@ pub struct TxgState {
     awaited: Txg,
     /// Commit although nothing changed: emptied zones wait for their reset, or the sync thread has more work.
     empty_wanted: bool,
+    /// And after this time.
+    soon: Option<Duration>,
+    /// When the last sync began.
+    sync_began_ns: u64,
     stopping: bool,
     last_wakeup_ns: u64,
     pace: Pace,
@@ -112,6 +116,8 @@ pub struct Admission {
     dirty_budget: AtomicU64,
     /// Another txg must follow although no operation changes anything.
     another_txg: AtomicBool,
+    /// And soon.
+    soon: AtomicBool,
     /// The largest record size in use, in bytes. A zone's tail may be too short for such a block.
     largest_block: AtomicU64,
     /// Bytes of the most table sections that one txg may rewrite in a hurry.
@@ -126,12 +132,17 @@ const DIRTY_MIN: u64 = 128 << 20;
 /// A commit begins at this share of the dirty limit, in percent.
 const COMMIT_PERCENT: u64 = 30;
 
+/// Work that goes on in steps, one to a txg, rests between them as long as a step took, so that it takes half of the time at most.
+/// The rest is bounded by these.
+const REST: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
 impl Admission {
     /// `dirty_budget`: upper bound of the dirty limit, in bytes.
     pub fn new(open: Txg, synced: Txg, dirty_budget: u64, store: Arc<ZoneStore>) -> Admission {
         Admission {
             store,
             another_txg: AtomicBool::new(false),
+            soon: AtomicBool::new(false),
             largest_block: AtomicU64::new(128 << 10),
             sections_bytes: AtomicU64::new(0),
             unreserved_bytes: AtomicU64::new(0),
@@ -146,6 +157,8 @@ impl Admission {
                 wanted: Txg(0),
                 awaited: Txg(0),
                 empty_wanted: false,
+                soon: None,
+                sync_began_ns: 0,
                 stopping: false,
                 last_wakeup_ns: 0,
                 pace: Pace::default(),
@@ -322,8 +335,10 @@ impl Admission {
         state.load_syncing = std::mem::take(&mut state.load_open);
         state.quiescing = false;
         state.syncing = true;
-        state.empty_wanted = false;
+        (state.empty_wanted, state.soon) = (false, None);
+        state.sync_began_ns = self.store.counters.now_ns();
         self.another_txg.store(false, Ordering::Release);
+        self.soon.store(false, Ordering::Release);
         self.holders_left.notify_all();
     }
 
@@ -343,6 +358,8 @@ impl Admission {
             state.pace.note(now_ns(), reserved);
             state.empty_wanted =
                 self.space_snapshot().resets_wait || self.another_txg.load(Ordering::Acquire);
+            let took = Duration::from_nanos(self.store.counters.now_ns().saturating_sub(state.sync_began_ns));
+            state.soon = self.soon.load(Ordering::Acquire).then(|| took.clamp(REST.0, REST.1));
             if needs_another() {
                 state.wanted = state.wanted.max(state.open);
             }
@@ -396,6 +413,7 @@ impl Admission {
     pub fn wait_for_next_txg(&self, period: Duration, update_idle_window: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !state.stopping && state.wanted < state.open {
+            let period = state.soon.map_or(period, |rest| period.min(rest));
             let timed_out = self.sync_wanted.wait_for(&mut state, period).timed_out();
             if timed_out && (state.load_open.changed || state.empty_wanted) {
                 break;
@@ -425,6 +443,12 @@ impl Admission {
     /// Requests another txg after the syncing one, even if no operation changes anything.
     pub fn want_another_txg(&self) {
         self.another_txg.store(true, Ordering::Release);
+    }
+
+    /// The same, without waiting for the timer. The caller syncs, and does a bounded part of its work in each txg.
+    pub fn want_txg_soon(&self) {
+        self.want_another_txg();
+        self.soon.store(true, Ordering::Release);
     }
 
     /// Requests a commit of the open txg now.

@@ -27,6 +27,9 @@ use terrane_zap::{Value, ValueRef};
 
 /// Metadata blocks that become dirty with each further snapshot of an operation.
 const BLOCKS_EACH: u32 = 6;
+/// One transaction that destroys snapshots takes at most this part of the available space and of the dirty limit, so that others need not
+/// wait for theirs.
+const SHARE: u64 = 8;
 
 /// The cost of a rollback that destroys so many newer snapshots.
 fn cost_of_rollback(later: usize) -> Cost {
@@ -330,15 +333,31 @@ impl Datasets {
         Ok(())
     }
 
-    /// Destroys snapshots of a data set. Blocks that only they refer to are freed in the background. It is one transaction if the pool has
-    /// space for that. Otherwise parts of the names are one each, and a crash may leave some of the snapshots.
+    /// Destroys snapshots of a data set. Blocks that only they refer to are freed in the background. It is one transaction if that
+    /// takes a small part of the space and of the dirty limit. Otherwise parts of the names are one each, and a crash may leave some
+    /// of the snapshots.
     pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+        let pool = self.objects.mos().pool();
+        let (_, _, available) = pool.space();
+        let each = Cost { meta_blocks: BLOCKS_EACH, ..Cost::NOTHING };
+        let at_once =
+            (available / SHARE / each.reserve_bytes()).min(pool.load().1 / SHARE / each.dirty_bytes());
+        let at_once = at_once.max(1) as usize;
+        if names.len() <= at_once {
+            return self.destroy_in_halves(path, names);
+        }
+        self.check_destroyable(path, names)?;
+        names.chunks(at_once).try_for_each(|names| self.destroy_in_halves(path, names))
+    }
+
+    /// In one transaction if there is space for it, otherwise first one half of them.
+    fn destroy_in_halves(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
         match self.destroy_at_once(path, names) {
             Err(error) if error.is_no_space() && names.len() > 1 => {
                 self.check_destroyable(path, names)?;
                 let (first, second) = names.split_at(names.len() / 2);
-                self.destroy_snapshots(path, first)?;
-                self.destroy_snapshots(path, second)
+                self.destroy_in_halves(path, first)?;
+                self.destroy_in_halves(path, second)
             }
             outcome => outcome,
         }

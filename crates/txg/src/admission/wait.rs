@@ -7,7 +7,7 @@
 //! The delay is proportional to the bytes that an operation dirties. Only operations that are not *little*
 //! wait behind one another. The last eighth of the dirty limit is kept for little ones, so that a create does
 //! not wait for the sync while two writers stream. If nothing is dirty, an operation joins whatever it
-//! dirties.
+//! dirties. A large one counts as a quarter of the limit at most.
 //!
 //! **Pace.** Where GC provides the free space, small operations are delayed as well, in proportion to the
 //! bytes that they reserve. Space comes once per txg, so an operation that took all of it at once would make
@@ -36,6 +36,9 @@ const DELAY_SCALE_NS: u64 = 500_000;
 const DELAY_FULL_BYTES: u64 = 1 << 20;
 /// The last 1/`LITTLE_DIVISOR` of the dirty limit is kept for little operations.
 const LITTLE_DIVISOR: u64 = 8;
+/// An operation that dirties more than 1/`LARGEST_DIVISOR` of the dirty limit joins as if it were that. One that
+/// dirties more than the limit would wait until nothing is dirty, which never comes beside others.
+const LARGEST_DIVISOR: u64 = 4;
 /// An operation that wakes late from its delay shortens the next delay by as much, at most by this many
 /// nanoseconds.
 const LATE_MAX_NS: u64 = 200_000;
@@ -302,7 +305,7 @@ impl Admission {
             return WaitReason::Join;
         }
         let bound = if cost.is_little() { max } else { max - max / LITTLE_DIVISOR };
-        if dirty + more > bound {
+        if dirty + more.min(bound / LARGEST_DIVISOR) > bound {
             return WaitReason::Commit;
         }
         let min = max / 100 * DELAY_PERCENT;
