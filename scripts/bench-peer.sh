@@ -3,8 +3,9 @@
 #
 #   PEER=ext4 IMG=/path/image MNT=/path/mountpoint WORK=/path/scratch bench-peer.sh make|remount|down|run COMMAND...
 #
-# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir][-fragile], with terrane
-# alone its defaults, and with -fragile mounted with crashproof=off; terrane-library, terrane-library-dir: nothing is made or mounted, the command does all of that in its own process.
+# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir][-fragile], where terrane
+# alone has its defaults and -fragile is mounted with crashproof=off; terrane-library, terrane-library-dir: nothing is made or mounted,
+# the command does all of that in its own process.
 # ON_LOOP: Terrane's pool lies on a loop device, too. READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, in SYNC one that commits where syncfs does not reach, and in

@@ -28,7 +28,7 @@ use terrane_wire::{IdMap, ObjsetId, Txg, Writer};
 /// How long a change waits before it asks again for space that is promised to others.
 const PROMISE_WAIT_NS: u64 = 1_000_000;
 /// Most bytes of all lists together.
-const BYTES_MAX: usize = 16 << 20;
+pub(crate) const LISTS_BYTES_MAX: usize = 16 << 20;
 
 thread_local! {
     /// The record that this thread encodes.
@@ -112,6 +112,10 @@ pub(crate) trait IntentLog: Send + Sync {
     fn next_change(&self) -> u64;
     /// See [`Pool::log_bytes_max`].
     fn bytes_max(&self) -> usize;
+    /// Most bytes of all lists together. Tests have less.
+    fn lists_bytes_max(&self) -> usize {
+        LISTS_BYTES_MAX
+    }
     /// See [`Pool::log`].
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
     /// See [`Pool::is_log_full_for`].
@@ -558,7 +562,7 @@ impl Intents {
         }
         let is_too_large = |lists: &Lists| {
             let own = owner.map_or_else(|| lists.names_bytes(), |ino| lists.contents_bytes(ino));
-            (own > bytes_max, lists.bytes > BYTES_MAX)
+            (own > bytes_max, lists.bytes > self.log.lists_bytes_max())
         };
         if is_too_large(lists) != (false, false) {
             unused.append(&mut lists.take_durable(self.log.synced_txg()));
@@ -566,7 +570,7 @@ impl Intents {
         match (is_too_large(lists), owner) {
             ((true, false), Some(ino)) => lists.mark(txg.0, ino),
             ((false, false), _) => {}
-            // Many files were written and not synced. Names, and files that are written from now on, stay in the log.
+            // Many files were written and not synced. Names stay, and so does what other files get from now on.
             ((_, true), Some(_)) => unused.extend(lists.mark_all(txg.0)),
             _ => unused.extend(self.lose_all(lists, txg.0)),
         }

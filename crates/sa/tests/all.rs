@@ -1,4 +1,4 @@
-//! All tests of this crate in one program: one for each file would take most of the time of a build.
+//! All tests of this crate in one program, which is linked once.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 

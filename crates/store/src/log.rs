@@ -26,8 +26,8 @@ use terrane_device::Device;
 use terrane_format::log::{LOG_BATCH_BYTES_MAX, LogBatchHead, LogHead, LogHome, LogZone};
 use terrane_wire::Txg;
 
-/// Most bytes of records that are better logged than committed. A commit of 256 KiB in whole records takes 3.6 to 4.3 ms where the log
-/// takes 0.7 to 0.8 (docs/analysis.md).
+/// Most bytes of records that are better logged than committed. At half of that, a commit takes five times as long as the log
+/// (docs/analysis.md).
 pub const LOGGED_BYTES_MAX: usize = 512 << 10;
 
 /// Records that were handed to the log.

@@ -230,7 +230,12 @@ impl Actor {
             0..6 => {
                 let at = if self.rng.one_in(2) { world.tree.model.bytes(ino).len() as u64 } else { at };
                 let at = at.min(4 * self.write_bytes);
-                let len = if self.rng.one_in(60) { 600 << 10 } else { len };
+                // What the log takes in large batches, and what it leaves to a commit.
+                let len = match self.rng.below(60) {
+                    0 => 300 << 10,
+                    1 => 600 << 10,
+                    _ => len,
+                };
                 let data = self.rng.sample_bytes(len as usize);
                 world.write(ino, at, data)
             }

@@ -331,7 +331,13 @@ fn all_that_a_server_kept_comes_back() {
 
 /// After each `fsync` the power fails, and the log is replayed.
 fn run_with_fsyncs(seed: u64, bytes_max: usize, fails: bool) -> Watch {
+    run_with_lists(seed, (bytes_max, 0), fails)
+}
+
+/// The same, with a bound of the log's and one of all lists together.
+fn run_with_lists(seed: u64, (bytes_max, lists_bytes_max): (usize, usize), fails: bool) -> Watch {
     let world = World::with_log(seed, PROPS[seed as usize % 3], bytes_max);
+    world.log.lists_bytes_max.store(lists_bytes_max, Ordering::Relaxed);
     let mut actor = Actor::new(seed, Watch::new(world), true);
     for _ in 0..150 {
         actor.step();
@@ -367,6 +373,17 @@ fn what_is_too_large_for_the_log_is_committed() {
         (synced, logged) = (synced + watch.synced, logged + watch.logged);
     }
     assert!(logged > synced / 10 && logged < synced * 9 / 10, "{logged} of {synced}");
+}
+
+#[test]
+fn files_that_nobody_synced_need_a_commit_when_the_lists_are_full() {
+    let (mut unbounded, mut bounded) = (0, 0);
+    for seed in 400..424 {
+        unbounded += run_with_fsyncs(seed, 1 << 20, false).logged;
+        // Names stay far below.
+        bounded += run_with_lists(seed, (1 << 20, 30_000), seed % 2 == 1).logged;
+    }
+    assert!(bounded > unbounded / 3 && bounded < unbounded, "{bounded} and {unbounded}");
 }
 
 #[test]

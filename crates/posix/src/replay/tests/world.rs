@@ -2,7 +2,7 @@
 
 use crate::fs::Fs;
 use crate::inode_flags::InodeFlags;
-use crate::intents::{IntentLog, Ticket};
+use crate::intents::{IntentLog, LISTS_BYTES_MAX, Ticket};
 use crate::mount::Opening;
 use crate::replay::{ReplayError, Replayed};
 use crate::support::{Machine, Short};
@@ -23,6 +23,8 @@ use terrane_wire::Txg;
 pub struct TestLog {
     changes: AtomicU64,
     pub bytes_max: AtomicUsize,
+    /// 0: as in pools.
+    pub lists_bytes_max: AtomicUsize,
     /// What was logged, one batch for each ticket.
     pub batches: Mutex<Vec<Vec<u8>>>,
     /// It takes nothing.
@@ -49,6 +51,13 @@ impl IntentLog for Shared {
 
     fn bytes_max(&self) -> usize {
         self.0.bytes_max.load(Ordering::Relaxed)
+    }
+
+    fn lists_bytes_max(&self) -> usize {
+        match self.0.lists_bytes_max.load(Ordering::Relaxed) {
+            0 => LISTS_BYTES_MAX,
+            bytes => bytes,
+        }
     }
 
     fn log(&self, frames: Vec<u8>, _: Txg) -> Option<Ticket> {
