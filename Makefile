@@ -6,7 +6,7 @@ DESTDIR ?=
 SEED ?=
 export PREFIX DESTDIR
 
-.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-snapshots bench-sync bench-zoned bench-compression diagram build install uninstall deb
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-programs bench-snapshots bench-sync bench-zoned bench-compression diagram build install uninstall deb
 
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-zoned: ## on host-managed zoned drives of all kinds: mounted suite, a nearl
 
 bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null server; writes docs/benchmarks.md
 	@scripts/bench-peers.sh
+
+bench-programs: ## tar, cp, git, cargo, npm and rm beside ext4, btrfs, zfs-fuse and the null server, with requests and processor time
+	@scripts/bench-programs.sh
 
 bench-snapshots: ## taking, holding and destroying snapshots beside btrfs and zfs-fuse
 	@scripts/bench-snapshots.sh
