@@ -70,9 +70,9 @@ impl Pool {
         ticket
     }
 
-    /// Whether so many bytes of frames fit only when those that were handed over have been written.
-    pub fn is_log_full_for(&self, bytes: usize) -> bool {
-        self.store.log.is_full_for(bytes)
+    /// The newest ticket, if so many bytes of frames fit only when those that were handed over have been written.
+    pub fn log_full_until(&self, bytes: usize) -> Option<LogTicket> {
+        self.store.log.full_until(bytes)
     }
 
     /// Waits until the records of this ticket, and of all tickets before, are durable.

@@ -118,9 +118,9 @@ pub(crate) trait IntentLog: Send + Sync {
     }
     /// See [`Pool::log`].
     fn log(&self, frames: Vec<u8>, newest: Txg) -> Option<Ticket>;
-    /// See [`Pool::is_log_full_for`].
-    fn is_full_for(&self, _bytes: usize) -> bool {
-        false
+    /// See [`Pool::log_full_until`].
+    fn full_until(&self, _bytes: usize) -> Option<Ticket> {
+        None
     }
     /// See [`Pool::want_log`].
     fn want(&self) {}
@@ -174,8 +174,8 @@ impl IntentLog for PoolLog {
         self.0.log_bytes_max()
     }
 
-    fn is_full_for(&self, bytes: usize) -> bool {
-        self.0.is_log_full_for(bytes)
+    fn full_until(&self, bytes: usize) -> Option<Ticket> {
+        self.0.log_full_until(bytes).map(Ticket::Pool)
     }
 
     fn want(&self) {
@@ -616,11 +616,11 @@ impl Intents {
             drop(lost);
             return Logged::NeedsCommit;
         }
-        // Many callers have large records.
-        if let Some((ticket, txg)) = lists.logged.filter(|_| bytes > 0 && self.log.is_full_for(bytes)) {
-            return Logged::Full(LogWait { ticket, txg });
-        }
         if let (1.., Some(newest)) = (bytes, lists.txgs.back().map(|newest| newest.txg)) {
+            // Many callers have large records, perhaps of another data set.
+            if let Some(ticket) = self.log.full_until(bytes) {
+                return Logged::Full(LogWait { ticket, txg: newest });
+            }
             match self.log.log(lists.take(ino), Txg(newest)) {
                 Some(ticket) => lists.logged = Some((ticket, newest)),
                 None => {

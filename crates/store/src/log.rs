@@ -244,11 +244,12 @@ impl IntentLog {
         Some(LogTicket(state.handed))
     }
 
-    /// Whether so many bytes of frames fit only when those that were handed over have been written.
-    pub fn is_full_for(&self, bytes: usize) -> bool {
+    /// The newest ticket, if so many bytes of frames fit only when those that were handed over have been written.
+    pub fn full_until(&self, bytes: usize) -> Option<LogTicket> {
         let state = self.state.lock();
         let waiting = state.waiting.len();
-        waiting > 0 && !state.is_broken && !state.fits(state.batch_bytes(waiting + bytes))
+        let is_full = waiting > 0 && !state.is_broken && !state.fits(state.batch_bytes(waiting + bytes));
+        is_full.then_some(LogTicket(state.handed))
     }
 
     /// Whether the records of this ticket may not be durable, and never will be.
@@ -683,13 +684,14 @@ mod tests {
         };
         let mut last = None;
         let mut count = 0;
-        while !log.is_full_for(large(1).len()) {
+        while log.full_until(large(1).len()).is_none() {
             count += 1;
             last = Some(log.append(&large(count), Txg(5)).unwrap());
         }
         assert_eq!(count, 4, "of 4 MiB");
+        assert_eq!(log.full_until(large(1).len()), last);
         assert_eq!(log.wait(last.unwrap()), Ok(()));
-        assert!(!log.is_full_for(large(1).len()));
+        assert_eq!(log.full_until(large(1).len()), None);
         let ticket = log.append(&large(count + 1), Txg(5)).unwrap();
         assert_eq!(log.wait(ticket), Ok(()));
         assert_eq!(found(&device, &head.unwrap()), [1, 2, 3, 4, 5]);

@@ -602,15 +602,17 @@ fn a_full_log_is_waited_for() {
     let world = World::new(1, &[]);
     let fs = world.fs();
     let (one, two) = (fs.file(fs.root(), "one").ino, fs.file(fs.root(), "two").ino);
-    fs.fsync(one, false).unwrap();
-    fs.put(two, 0, b"two");
     let synced = world.machine.pool().synced_txg();
-    world.log.is_full.store(true, Ordering::Relaxed);
-    assert!(fs.begin_fsync(two).unwrap().is_none(), "it would wait for others");
-    assert_eq!(world.log.batches.lock().len(), 1);
-    fs.fsync(two, false).unwrap();
-    assert_eq!((world.log.batches.lock().len(), world.machine.pool().synced_txg()), (2, synced));
-    assert_eq!(world.replayed(&world.logged()).fs().bytes(two), b"two");
+    // Of the first, another data set has filled the log.
+    for (nth, ino) in [one, two].into_iter().enumerate() {
+        fs.put(ino, 0, b"much");
+        world.log.is_full.store(true, Ordering::Relaxed);
+        assert!(fs.begin_fsync(ino).unwrap().is_none(), "it would wait for others");
+        assert_eq!(world.log.batches.lock().len(), nth);
+        fs.fsync(ino, false).unwrap();
+        assert_eq!((world.log.batches.lock().len(), world.machine.pool().synced_txg()), (nth + 1, synced));
+        assert_eq!(world.replayed(&world.logged()).fs().bytes(ino), b"much");
+    }
 }
 
 #[test]

@@ -70,8 +70,9 @@ impl IntentLog for Shared {
         Some(Ticket::Test(batches.len() as u64))
     }
 
-    fn is_full_for(&self, _: usize) -> bool {
-        self.0.is_full.load(Ordering::Relaxed)
+    fn full_until(&self, _: usize) -> Option<Ticket> {
+        let newest = self.0.batches.lock().len() as u64;
+        self.0.is_full.load(Ordering::Relaxed).then_some(Ticket::Test(newest))
     }
 
     fn has_failed(&self, ticket: Ticket) -> bool {
