@@ -91,6 +91,15 @@ pub enum DatasetError {
         /// Bytes that it would count more.
         need: u64,
     },
+    /// Some snapshots were destroyed before an error.
+    Partly {
+        /// How many are gone.
+        done: usize,
+        /// How many should have been destroyed.
+        all: usize,
+        /// What stopped it.
+        error: Box<DatasetError>,
+    },
     /// The pool lacks a feature that only an upgrade adds.
     NeedsFeature {
         /// The feature.
@@ -110,11 +119,17 @@ pub enum DatasetError {
 impl DatasetError {
     /// Whether the pool has no space for the operation.
     pub(crate) fn is_no_space(&self) -> bool {
+        if let DatasetError::Partly { error, .. } = self {
+            return error.is_no_space();
+        }
         matches!(self, DatasetError::Object(ObjectError::Pool(PoolError::NoSpace { .. })))
     }
 
     /// Whether a device read failed, so that a retry may succeed.
     pub(crate) fn is_transient(&self) -> bool {
+        if let DatasetError::Partly { error, .. } = self {
+            return error.is_transient();
+        }
         matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.is_transient())
     }
 
@@ -204,6 +219,12 @@ impl fmt::Display for DatasetError {
                 "{name} refused: pool {limit} bytes: {used} used or reserved, {need} more would be reserved; \
                  delete something or lower a reservation"
             ),
+            DatasetError::Partly { done, all, error } => {
+                write!(
+                    f,
+                    "{done} of {all} snapshots destroyed, then: {error}; the others are there, so try again"
+                )
+            }
             DatasetError::NeedsFeature { feature } => write!(
                 f,
                 "the pool lacks the feature {}: add it with `terrane pool upgrade`",
@@ -236,6 +257,14 @@ impl From<ZapError> for DatasetError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_done_in_part_says_how_far() {
+        let error = ObjectError::Pool(PoolError::NoSpace { need: 7, free: 3 });
+        let error = DatasetError::Partly { done: 512, all: 1000, error: Box::new(error.into()) };
+        assert!(error.is_no_space() && !error.is_transient());
+        assert!(error.to_string().starts_with("512 of 1000 snapshots destroyed, then: "), "{error}");
+    }
 
     #[test]
     fn nearest_names_are_found() {

@@ -1,6 +1,7 @@
 //! A data set with so many snapshots that an import does not read them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::stored::{StoredDataset, list_parts};
 use terrane_dataset::{DatasetError, Datasets};
 use terrane_device::SimDevice;
@@ -260,6 +261,33 @@ fn one_damaged_snapshot_of_many_spares_the_files() {
 }
 
 /// What would reserve more than a full pool has is done in parts.
+#[test]
+fn space_is_known_while_many_are_destroyed() {
+    let mut world = World::new(30);
+    world.destroy(|number| number < SNAPSHOTS - 20);
+    let left: Vec<String> = world.snapshots.iter().map(|(name, _)| name.clone()).collect();
+    let left: Vec<&str> = left.iter().map(String::as_str).collect();
+    let (pool, ends) = (Arc::clone(&world.machine.pool), AtomicBool::new(false));
+    let mut reads = 0;
+    std::thread::scope(|scope| {
+        let txgs = scope.spawn(|| {
+            // One txg follows the other.
+            while pool.has_work_left() {
+                pool.commit_txg(pool.open_txg()).unwrap();
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+        while !ends.load(Ordering::Relaxed) {
+            world.datasets.reclaimable("", &left).unwrap();
+            reads += 1;
+        }
+        txgs.join().unwrap();
+    });
+    assert!(reads > 1, "{reads}");
+    world.settle();
+    world.check("destroyed");
+}
+
 #[test]
 fn all_snapshots_can_be_destroyed_on_a_full_pool() {
     let mut world = World::new(9);

@@ -55,8 +55,8 @@ pub struct TxgState {
     empty_wanted: bool,
     /// And after this time.
     soon: Option<Duration>,
-    /// When the last sync began.
-    sync_began_ns: u64,
+    /// When the last txg began to quiesce.
+    txg_began_ns: u64,
     stopping: bool,
     last_wakeup_ns: u64,
     pace: Pace,
@@ -134,7 +134,7 @@ const COMMIT_PERCENT: u64 = 30;
 
 /// Work that goes on in steps, one to a txg, rests between them as long as a step took, so that it takes half of the time at most.
 /// The rest is bounded by these.
-const REST: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+const REST: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 impl Admission {
     /// `dirty_budget`: upper bound of the dirty limit, in bytes.
@@ -158,7 +158,7 @@ impl Admission {
                 awaited: Txg(0),
                 empty_wanted: false,
                 soon: None,
-                sync_began_ns: 0,
+                txg_began_ns: 0,
                 stopping: false,
                 last_wakeup_ns: 0,
                 pace: Pace::default(),
@@ -312,6 +312,7 @@ impl Admission {
     pub fn quiesce(&self) -> Txg {
         let mut state = self.state.lock();
         state.quiescing = true;
+        state.txg_began_ns = self.store.counters.now_ns();
         let counters = &self.store.counters;
         counters.record_duration(&counters.quiesce, || {
             while state.holders > 0 {
@@ -336,7 +337,6 @@ impl Admission {
         state.quiescing = false;
         state.syncing = true;
         (state.empty_wanted, state.soon) = (false, None);
-        state.sync_began_ns = self.store.counters.now_ns();
         self.another_txg.store(false, Ordering::Release);
         self.soon.store(false, Ordering::Release);
         self.holders_left.notify_all();
@@ -358,7 +358,7 @@ impl Admission {
             state.pace.note(now_ns(), reserved);
             state.empty_wanted =
                 self.space_snapshot().resets_wait || self.another_txg.load(Ordering::Acquire);
-            let took = Duration::from_nanos(self.store.counters.now_ns().saturating_sub(state.sync_began_ns));
+            let took = Duration::from_nanos(self.store.counters.now_ns().saturating_sub(state.txg_began_ns));
             state.soon = self.soon.load(Ordering::Acquire).then(|| took.clamp(REST.0, REST.1));
             if needs_another() {
                 state.wanted = state.wanted.max(state.open);

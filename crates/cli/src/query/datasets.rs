@@ -60,6 +60,12 @@ pub fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
             let (name, quota_of) = (full(name), quota_of.map(full));
             DatasetError::OverLimit { name, quota_of, limit, used, need }.into()
         }
+        DatasetError::Partly { done, all, error } => {
+            let Failure(error) = named(open_pool, *error);
+            Failure(format!(
+                "{done} of {all} snapshots destroyed, then: {error}; the others are there, so try again"
+            ))
+        }
         error => error.into(),
     }
 }

@@ -27,9 +27,10 @@ use terrane_zap::{Value, ValueRef};
 
 /// Metadata blocks that become dirty with each further snapshot of an operation.
 const BLOCKS_EACH: u32 = 6;
-/// One transaction that destroys snapshots takes at most this part of the available space and of the dirty limit, so that others need not
-/// wait for theirs.
+/// One transaction that destroys snapshots takes at most this part of the dirty limit, and destroys at most so many, so that others need
+/// not wait for theirs.
 const SHARE: u64 = 8;
+const AT_ONCE_MAX: u64 = 256;
 
 /// The cost of a rollback that destroys so many newer snapshots.
 fn cost_of_rollback(later: usize) -> Cost {
@@ -334,32 +335,39 @@ impl Datasets {
     }
 
     /// Destroys snapshots of a data set. Blocks that only they refer to are freed in the background. It is one transaction if that
-    /// takes a small part of the space and of the dirty limit. Otherwise parts of the names are one each, and a crash may leave some
-    /// of the snapshots.
+    /// takes a small part of the dirty limit and the pool has space for it. Otherwise parts of the names are one each, and a crash
+    /// may leave some of the snapshots. An error then says how many are gone.
     pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
-        let pool = self.objects.mos().pool();
-        let (_, _, available) = pool.space();
+        let mut known = BTreeSet::new();
+        let names: Vec<&str> = names.iter().copied().filter(|name| known.insert(*name)).collect();
         let each = Cost { meta_blocks: BLOCKS_EACH, ..Cost::NOTHING };
-        let at_once =
-            (available / SHARE / each.reserve_bytes()).min(pool.load().1 / SHARE / each.dirty_bytes());
-        let at_once = at_once.max(1) as usize;
-        if names.len() <= at_once {
-            return self.destroy_in_halves(path, names);
+        let limit = self.objects.mos().pool().load().1;
+        let at_once = (limit / SHARE / each.dirty_bytes()).clamp(1, AT_ONCE_MAX) as usize;
+        if names.len() > at_once {
+            self.check_destroyable(path, &names)?;
         }
-        self.check_destroyable(path, names)?;
-        names.chunks(at_once).try_for_each(|names| self.destroy_in_halves(path, names))
+        let mut done = 0;
+        names.chunks(at_once).try_for_each(|part| self.destroy_in_halves(path, part, &mut done)).map_err(
+            |error| match done {
+                0 => error,
+                _ => DatasetError::Partly { done, all: names.len(), error: Box::new(error) },
+            },
+        )
     }
 
-    /// In one transaction if there is space for it, otherwise first one half of them.
-    fn destroy_in_halves(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+    /// In one transaction if there is space for it, otherwise first one half of them. Adds to `done`.
+    fn destroy_in_halves(&self, path: &str, names: &[&str], done: &mut usize) -> Result<(), DatasetError> {
         match self.destroy_at_once(path, names) {
             Err(error) if error.is_no_space() && names.len() > 1 => {
                 self.check_destroyable(path, names)?;
                 let (first, second) = names.split_at(names.len() / 2);
-                self.destroy_in_halves(path, first)?;
-                self.destroy_in_halves(path, second)
+                self.destroy_in_halves(path, first, done)?;
+                self.destroy_in_halves(path, second, done)
             }
-            outcome => outcome,
+            outcome => {
+                *done += if outcome.is_ok() { names.len() } else { 0 };
+                outcome
+            }
         }
     }
 

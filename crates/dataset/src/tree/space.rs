@@ -11,10 +11,11 @@ use crate::stored::{StoredDataset, each_dead_entry, list_parts};
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 use terrane_object::ObjectError;
+use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 
-/// How often a query reads dead lists again after a sync changed them meanwhile.
-const READS_MAX: usize = 8;
+/// How often a query reads dead lists again after a sync changed them meanwhile, before no txg may sync while it reads.
+const READS_MAX: usize = 3;
 
 /// Space of a data set and its snapshots, in bytes on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +88,8 @@ impl Datasets {
         Ok(usage)
     }
 
-    /// Reads dead lists. A sync may destroy a part while it is being read. Then this waits for the sync and reads again.
+    /// Reads dead lists. A sync may destroy a part while it is being read. Then this waits for the sync and reads again, and at last keeps
+    /// the next txg from syncing.
     fn read_lists<T>(&self, read: &dyn Fn() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
         for _ in 0..READS_MAX {
             match read() {
@@ -96,6 +98,11 @@ impl Datasets {
                 }
                 outcome => return outcome,
             }
+        }
+        // While something is destroyed, one txg follows the other.
+        let tx = self.objects.mos().begin(Cost::NOTHING);
+        if let Ok(tx) = &tx {
+            tx.pool().wait_for_sync().map_err(ObjectError::from)?;
         }
         read()
     }
