@@ -8,8 +8,8 @@
 //! as long as the longest data. A request's parts are joined in place, in front of the payload, so that it
 //! parses like one of `/dev/fuse`. FORGET and notifications still go through `/dev/fuse`.
 //!
-//! Rings die with their process, and the kernel cannot be made to resend what they held. So a mount that uses
-//! them is not handed over ([`crate::session::Negotiated::can_be_taken_over`]).
+//! Rings die with their process. The kernel cancels what they held, and cannot be made to resend it (decision 34). So
+//! a mount that uses them is not handed over ([`crate::session::Negotiated::can_be_taken_over`]).
 //!
 //! Invariant: the memory of an entry is touched only while the kernel has given it to us, between a
 //! completion and the next commit. It is freed only when the kernel has given it back for good.
