@@ -121,7 +121,8 @@ case_hints() {
     for kind in short medium long; do zones_of "$mnt/$kind"/* | awk '$2 > 65536 { print $1 }' | sort >"$work/$kind"; done
     shared=$(sort "$work/short" "$work/medium" "$work/long" | uniq -d | wc -l)
     say "    zones: $(wc -l <"$work/short") of short, $(wc -l <"$work/medium") of medium, $(wc -l <"$work/long") of long, $shared shared"
-    [ "$shared" -le 1 ]
+    # One in ten runs, two in another two; 41 without hints.
+    [ "$shared" -le 3 ]
 }
 
 # What eight writers were given before the file system was full is what `df` and `du` say, and no writer got more than was offered. (xfs/642)
