@@ -52,7 +52,7 @@ fn work_in_steps_does_not_wait_for_the_timer() {
     pool.set_client(client.clone());
     drop(pool.begin(Cost { write_bytes: 1, meta_blocks: 1, ..Cost::default() }).unwrap());
     pool.commit().unwrap();
-    end.recv_timeout(Duration::from_secs(60)).expect("twenty steps take two seconds, or twenty hours");
+    end.recv_timeout(Duration::from_secs(60)).expect("the steps wait for the timer");
     // An idle pool commits nothing.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(client.done.load(Ordering::Relaxed), STEPS);

@@ -53,7 +53,7 @@ pub struct TxgState {
     awaited: Txg,
     /// Commit although nothing changed: emptied zones wait for their reset, or the sync thread has more work.
     empty_wanted: bool,
-    /// And after this time.
+    /// The next txg follows after this time, although no operation changes anything.
     soon: Option<Duration>,
     /// When the last txg began to quiesce.
     txg_began_ns: u64,
@@ -132,8 +132,8 @@ const DIRTY_MIN: u64 = 128 << 20;
 /// A commit begins at this share of the dirty limit, in percent.
 const COMMIT_PERCENT: u64 = 30;
 
-/// Work that goes on in steps, one to a txg, rests between them as long as a step took, so that it takes half of the time at most.
-/// The rest is bounded by these.
+/// Between two txgs of work that goes on in steps, the pool rests as long as the last txg took, at least and at most these times. So
+/// the work takes about half of the time.
 const REST: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 impl Admission {
