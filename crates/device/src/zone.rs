@@ -23,6 +23,8 @@ pub enum DeviceKind {
     Block,
     /// A host-managed zoned drive, which enforces its zones itself.
     Zoned,
+    /// Objects in a bucket of an object store.
+    Bucket,
     /// A [`SimDevice`](crate::SimDevice), for tests.
     Simulator,
 }

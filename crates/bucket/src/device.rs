@@ -1,0 +1,854 @@
+//! The device: zones whose content lies in objects.
+//!
+//! A write is kept in memory until a part is full, or until a flush. A flush puts all that was written, and waits.
+//! If an anchor zone was written, or data lies in a filling that the root does not name, it then replaces the root.
+//! So a pool's commit ends with a compare-and-swap, and all rules of the pool hold as on any other device.
+//!
+//! Invariants:
+//! * The root names only fillings, and of them only parts, that the store has.
+//! * No object is overwritten but the root. None that a root names is deleted before another root is in its place.
+//! * A process that finds another's root in place of its own never flushes again.
+
+use crate::ahead::{AHEAD, Ahead, PIECE, PieceId};
+use crate::dir::random;
+use crate::filling::{End, Filling, FillingId, Part};
+use crate::requests::{RequestCounts, Requests, Workers};
+use crate::root::{
+    ANCHOR_BYTES, ANCHORS, BYTES_MAX, Geometry, Holder, ROOT, Root, TableId, ZoneEntry, Zones, encode_table,
+    parse_table,
+};
+use crate::store::{Store, StoreError, Version};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use terrane_device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Identity, OpenMode, ZoneReport, ZoneRules, ZoneState,
+    wall_ns,
+};
+use terrane_wire::ZoneIdx;
+
+/// An anchor that has so many bytes takes no more uberblocks: all of it is put with each root.
+const ANCHOR_BYTES_FULL: u64 = 96 << 10;
+/// Zones that may differ from the table before a new one is made; or a quarter of all that have a filling.
+const CHANGED_MAX: usize = 256;
+/// Threads that look for the ends of fillings.
+const SETTLERS: usize = 16;
+
+/// How a device treats its store.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Largest object, in bytes.
+    pub part_bytes: usize,
+    /// Requests under way at a time. 0: those who write send them.
+    pub threads: usize,
+    /// A write fails for good if the store did not take it for so long.
+    pub write_patience: Duration,
+    /// The same for a read, which can be repeated later.
+    pub read_patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            part_bytes: 8 << 20,
+            threads: 8,
+            write_patience: Duration::from_secs(2 * 3600),
+            read_patience: Duration::from_secs(120),
+        }
+    }
+}
+
+/// What the root in place says.
+struct Committed {
+    version: Version,
+    number: u64,
+    table: Option<TableId>,
+    /// All zones with a filling.
+    named: Zones,
+    /// Those that differ from the table.
+    differs: BTreeSet<ZoneIdx>,
+    garbage: BTreeSet<FillingId>,
+    /// The opener before, and its first number that the root it left does not count: nothing names what it began since.
+    orphans_of: Option<(u64, u64)>,
+}
+
+struct AnchorZones {
+    content: [Vec<u8>; ANCHORS as usize],
+    is_changed: bool,
+}
+
+/// Objects below a prefix of a store, used as zones.
+pub struct BucketDevice {
+    info: DeviceInfo,
+    geometry: Geometry,
+    mode: OpenMode,
+    holder: Holder,
+    part_bytes: usize,
+    requests: Arc<Requests>,
+    workers: Workers,
+    ahead: Arc<Ahead>,
+    rules: ZoneRules,
+    /// Zones behind the anchors.
+    fillings: Vec<RwLock<Option<Filling>>>,
+    anchors: Mutex<AnchorZones>,
+    /// Zones that were written or reset since the last flush.
+    touched: Mutex<BTreeSet<ZoneIdx>>,
+    /// Zones whose parts were handed over, and that the root does not name as they are.
+    pending: Mutex<BTreeSet<ZoneIdx>>,
+    /// Held while parts are handed over, so that a flush waits for those that another one has cut.
+    cutting: Mutex<()>,
+    /// Fillings of zones that were reset.
+    dropped: Mutex<Vec<(ZoneIdx, FillingId)>>,
+    next_number: AtomicU64,
+    committed: Mutex<Committed>,
+    /// Why no flush succeeds any more.
+    failed: Mutex<Option<String>>,
+    /// Held while ends of fillings are looked for.
+    settling: Mutex<()>,
+    is_unlocked: AtomicBool,
+    /// What keeps other processes of this machine from opening it, and its identity here.
+    lock: Mutex<Option<Box<dyn Send>>>,
+    identity: Option<Identity>,
+}
+
+fn io_error(
+    zone: Option<ZoneIdx>,
+    offset: u64,
+    op: &'static str,
+    text: impl std::fmt::Display,
+) -> DeviceError {
+    DeviceError::Io { zone, offset, op, source: io::Error::other(text.to_string()) }
+}
+
+fn refused(url: &str, expected: &str, found: impl std::fmt::Display, remedy: &'static str) -> DeviceError {
+    DeviceError::Refused { name: url.to_owned(), expected: expected.into(), found: found.to_string(), remedy }
+}
+
+fn this_process() -> Holder {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Holder { opener: random(), host, process: std::process::id() }
+}
+
+/// The root of the pool in a store; `None`: there is none.
+///
+/// # Errors
+/// The store did not answer, or what it returned is no root.
+pub fn read_root(store: &dyn Store) -> Result<Option<(Root, Version)>, DeviceError> {
+    let found = store.get(ROOT, BYTES_MAX).map_err(|error| io_error(None, 0, "opening", error))?;
+    found
+        .map(|(raw, version)| {
+            let root = Root::parse(&raw, &format!("{}/{ROOT}", store.url())).map_err(|corrupt| {
+                refused(store.url(), "a sound root", corrupt, "restore the object of that name from a copy")
+            })?;
+            Ok((root, version))
+        })
+        .transpose()
+}
+
+/// Deletes the objects of a pool that is not in use, its root last.
+///
+/// # Errors
+/// The store failed; then some may be left.
+pub fn erase(store: &dyn Store) -> Result<(), StoreError> {
+    for prefix in ["z/", "table/"] {
+        let found = store.list(prefix, "")?;
+        store.delete(&found.into_iter().map(|found| found.key).collect::<Vec<_>>())?;
+    }
+    store.delete(&[ROOT.to_owned()])
+}
+
+impl BucketDevice {
+    /// Makes a device in a store.
+    ///
+    /// # Errors
+    /// `Refused` if there is a root; `Io` if the store does not answer.
+    pub fn create(
+        store: Arc<dyn Store>,
+        geometry: Geometry,
+        options: &Options,
+    ) -> Result<BucketDevice, DeviceError> {
+        let holder = this_process();
+        let root = Root {
+            geometry,
+            holder: holder.clone(),
+            number: 1,
+            time_ns: wall_ns(),
+            next_number: 1,
+            table: None,
+            changed: BTreeMap::new(),
+            garbage: Vec::new(),
+            anchors: [Vec::new(), Vec::new()],
+        };
+        let version = match store.swap(ROOT, &root.encode(), None) {
+            Ok(version) => version,
+            Err(StoreError::Changed) => {
+                let found = "objects of a pool";
+                return Err(refused(store.url(), "no pool", found, "use another prefix"));
+            }
+            Err(error) => return Err(io_error(None, 0, "creating", error)),
+        };
+        Self::with_root(store, (root, version), OpenMode::ReadWrite, holder, options)
+    }
+
+    /// Opens the device in a store. The first flush takes the pool over from whoever has it.
+    ///
+    /// # Errors
+    /// `Refused` if there is none, or its root is damaged; `Io` if the store does not answer.
+    pub fn open(
+        store: Arc<dyn Store>,
+        mode: OpenMode,
+        options: &Options,
+    ) -> Result<BucketDevice, DeviceError> {
+        let mut before = None;
+        loop {
+            let Some(root) = read_root(store.as_ref())? else {
+                return Err(refused(store.url(), "a pool", "no root", "check the URL"));
+            };
+            let version = root.1.clone();
+            match Self::with_root(Arc::clone(&store), root, mode, this_process(), options) {
+                // Another machine may have replaced table and root meanwhile.
+                Err(DeviceError::Refused { .. }) if before.as_ref() != Some(&version) => {
+                    before = Some(version)
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn with_root(
+        store: Arc<dyn Store>,
+        (root, version): (Root, Version),
+        mode: OpenMode,
+        holder: Holder,
+        options: &Options,
+    ) -> Result<BucketDevice, DeviceError> {
+        let requests = Arc::new(Requests::new(store, options.write_patience, options.read_patience));
+        let (geometry, url) = (root.geometry, requests.url().to_owned());
+        let mut named = match root.table {
+            Some(table) => {
+                let key = table.key();
+                let found =
+                    requests.get(&key, BYTES_MAX).map_err(|error| io_error(None, 0, "opening", error))?;
+                let lost = || {
+                    refused(&url, "the table that the root names", "none", "restore the object from a copy")
+                };
+                let (raw, _) = found.ok_or_else(lost)?;
+                parse_table(&raw, &geometry, &format!("{url}/{key}")).map_err(|corrupt| {
+                    refused(&url, "a sound table", corrupt, "restore the object from a copy")
+                })?
+            }
+            None => Zones::new(),
+        };
+        let differs = root.changed.keys().copied().collect();
+        for (zone, entry) in root.changed {
+            match entry {
+                Some(entry) => drop(named.insert(zone, entry)),
+                None => drop(named.remove(&zone)),
+            }
+        }
+        let capacities = (0..geometry.zone_count).map(|_| geometry.zone_size);
+        let rules = ZoneRules::new(geometry.write_unit, 0, capacities, ZoneState::Empty);
+        for (zone, content) in
+            (0..).map(ZoneIdx).zip(&root.anchors).filter(|(_, content)| !content.is_empty())
+        {
+            rules.force(zone, ZoneState::Open, content.len() as u64);
+        }
+        let is_own = root.holder.opener == holder.opener;
+        let orphans_of = (!is_own).then_some((root.holder.opener, root.next_number));
+        let fillings = (ANCHORS..geometry.zone_count).map(|zone| {
+            let zone = ZoneIdx(zone);
+            let filling = named.get(&zone).map(ZoneEntry::filling);
+            if filling.is_some() {
+                rules.force(zone, ZoneState::Unknown, 0);
+            }
+            RwLock::new(filling)
+        });
+        Ok(BucketDevice {
+            info: DeviceInfo {
+                name: url,
+                kind: DeviceKind::Bucket,
+                write_unit: geometry.write_unit,
+                zone_count: geometry.zone_count,
+                zone_size: geometry.zone_size,
+                max_open: 0,
+                max_active: 0,
+                hardware_pointers: false,
+            },
+            geometry,
+            mode,
+            next_number: AtomicU64::new(if is_own { root.next_number } else { 1 }),
+            holder,
+            part_bytes: options.part_bytes.next_multiple_of(geometry.write_unit as usize),
+            workers: Workers::start(Arc::clone(&requests), options.threads),
+            requests,
+            ahead: Arc::default(),
+            fillings: fillings.collect(),
+            rules,
+            anchors: Mutex::new(AnchorZones { content: root.anchors, is_changed: false }),
+            touched: Mutex::default(),
+            pending: Mutex::default(),
+            cutting: Mutex::default(),
+            dropped: Mutex::default(),
+            committed: Mutex::new(Committed {
+                version,
+                number: root.number,
+                table: root.table,
+                named,
+                differs,
+                garbage: root.garbage.into_iter().collect(),
+                orphans_of,
+            }),
+            failed: Mutex::default(),
+            settling: Mutex::default(),
+            is_unlocked: AtomicBool::new(false),
+            lock: Mutex::default(),
+            identity: None,
+        })
+    }
+
+    /// Gives it an identity on this machine, and a lock that is dropped when the device is given up.
+    #[must_use]
+    pub fn locked_by(mut self, identity: Identity, lock: impl Send + 'static) -> BucketDevice {
+        self.identity = Some(identity);
+        *self.lock.lock() = Some(Box::new(lock));
+        self
+    }
+
+    /// Requests that were sent.
+    pub fn counts(&self) -> &RequestCounts {
+        &self.requests.counts
+    }
+
+    fn filling(&self, zone: ZoneIdx) -> Option<&RwLock<Option<Filling>>> {
+        self.fillings.get(usize::try_from(zone.0.checked_sub(ANCHORS)?).ok()?)
+    }
+
+    fn check_writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
+        let found = match self.mode {
+            OpenMode::ReadWrite if !self.is_unlocked.load(Ordering::Relaxed) => return Ok(()),
+            OpenMode::ReadWrite => "a device that was given up",
+            OpenMode::ReadOnly => "a device opened read-only",
+        };
+        Err(DeviceError::Rule {
+            zone,
+            op,
+            expected: "a device opened for writing".into(),
+            found: found.into(),
+        })
+    }
+
+    fn next_id(&self) -> FillingId {
+        FillingId { opener: self.holder.opener, number: self.next_number.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Latches a failure: no flush succeeds any more.
+    fn fail(&self, text: String) -> DeviceError {
+        log::error!("{}: {text}", self.info.name);
+        let mut failed = self.failed.lock();
+        io_error(None, 0, "flush", failed.get_or_insert(text))
+    }
+
+    /// Looks for the ends of all fillings that another process wrote. After that, no process adds to them.
+    fn settle(&self) -> Result<(), DeviceError> {
+        let _one = self.settling.lock();
+        let is_unknown = |slot: &RwLock<Option<Filling>>| {
+            slot.read().as_ref().is_some_and(|filling| filling.end == End::Unknown)
+        };
+        let zones = (ANCHORS..).map(ZoneIdx).zip(&self.fillings);
+        let slots: Vec<_> = zones.filter(|(_, slot)| is_unknown(slot)).collect();
+        let next = AtomicU64::new(0);
+        let error = Mutex::new(None);
+        let work = || {
+            loop {
+                let at = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
+                let Some(slot) = slots.get(at) else { break };
+                if let Err(failed) = self.settle_one(*slot) {
+                    error.lock().get_or_insert(failed);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            // The caller does the rest if there are no threads.
+            for _ in 1..slots.len().min(SETTLERS) {
+                let spawned = std::thread::Builder::new().name("bucket".into()).spawn_scoped(scope, work);
+                if spawned.is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+        let error = error.into_inner();
+        error.map_or(Ok(()), |error| Err(io_error(None, 0, "listing", error)))
+    }
+
+    fn settle_one(&self, (zone, slot): (ZoneIdx, &RwLock<Option<Filling>>)) -> Result<(), StoreError> {
+        let Some(mut filling) = slot.read().clone() else { return Ok(()) };
+        let id = filling.id;
+        let mut is_taken = false;
+        loop {
+            let listed = self.requests.list(&id.prefix(), "")?;
+            let parts = listed.iter().filter_map(|found| {
+                let (of, start) = FillingId::parse(&found.key)?;
+                (of == id).then_some((start, found.len))
+            });
+            let before = filling.parts_end();
+            let unit = u64::from(self.geometry.write_unit);
+            let is_sealed = filling.add_listed(parts.collect(), self.geometry.zone_size, unit);
+            if is_sealed || self.mode == OpenMode::ReadOnly || filling.parts_end() >= self.geometry.zone_size
+            {
+                break;
+            }
+            if is_taken && filling.parts_end() == before {
+                let key = id.key(before);
+                return Err(StoreError::Failed(format!(
+                    "{key} is no part of a zone, and in its place: remove it"
+                )));
+            }
+            match self.requests.put(&id.key(filling.parts_end()), b"") {
+                Ok(()) => break,
+                // A part came meanwhile, or another opener's seal.
+                Err(StoreError::Exists) => is_taken = true,
+                Err(error) => return Err(error),
+            }
+        }
+        filling.end = End::Sealed;
+        let mut slot = slot.write();
+        if slot.as_ref().is_some_and(|present| present.id == id) {
+            *slot = Some(filling);
+            drop(slot);
+            // So that no later opener has to look again.
+            self.pending.lock().insert(zone);
+        }
+        Ok(())
+    }
+
+    /// Puts what was written, and waits.
+    fn put_all(&self) -> Result<(), StoreError> {
+        let cutting = self.cutting.lock();
+        let touched = std::mem::take(&mut *self.touched.lock());
+        for zone in &touched {
+            let Some(slot) = self.filling(*zone) else { continue };
+            loop {
+                let cut = slot.write().as_mut().and_then(|filling| filling.cut(self.part_bytes));
+                let Some((key, body)) = cut else { break };
+                self.workers.put(key, body);
+            }
+        }
+        self.pending.lock().extend(touched);
+        drop(cutting);
+        self.workers.wait()
+    }
+
+    /// What may be said of a zone in a root, and whether that is all of it.
+    fn entry_of(&self, zone: ZoneIdx) -> Option<(ZoneEntry, bool)> {
+        let slot = self.filling(zone)?.read();
+        slot.as_ref().map(|filling| {
+            let entry = ZoneEntry::of(filling, self.geometry.zone_size);
+            let is_whole = entry.parts.len() == filling.parts.len();
+            (entry, is_whole)
+        })
+    }
+
+    /// Whether a crash now would lose data that was put.
+    fn has_unnamed(&self, committed: &Committed) -> bool {
+        self.pending.lock().iter().any(|zone| {
+            self.entry_of(*zone).is_some_and(|(entry, _)| {
+                !entry.parts.is_empty() && committed.named.get(zone).is_none_or(|named| named.id != entry.id)
+            })
+        })
+    }
+
+    /// Replaces the root.
+    fn commit(&self, committed: &mut Committed) -> Result<(), String> {
+        let anchors = {
+            let mut anchors = self.anchors.lock();
+            anchors.is_changed = false;
+            anchors.content.clone()
+        };
+        let deleted = self.workers.take_deleted();
+        committed.garbage.retain(|id| !deleted.contains(id));
+        // Also of fillings that were begun and are not flushed yet.
+        let touched = self.touched.lock().clone();
+        let begun =
+            touched.iter().filter_map(|zone| self.filling(*zone)?.read().as_ref().map(|filling| filling.id));
+        let begun = begun.filter(|id| id.opener == self.holder.opener).map(|id| id.number).min();
+        let pending = std::mem::take(&mut *self.pending.lock());
+        for zone in pending {
+            let entry = self.entry_of(zone);
+            let before = match &entry {
+                Some((entry, is_whole)) => {
+                    if !is_whole {
+                        // Another flush puts the rest.
+                        self.pending.lock().insert(zone);
+                    }
+                    committed.named.insert(zone, entry.clone())
+                }
+                None => committed.named.remove(&zone),
+            };
+            if entry.is_some() || before.is_some() {
+                committed.differs.insert(zone);
+            }
+            let is_gone = |before: &ZoneEntry| entry.as_ref().is_none_or(|(entry, _)| entry.id != before.id);
+            committed.garbage.extend(before.filter(is_gone).map(|before| before.id));
+        }
+        // After the zones, so that none is named that is garbage. A zone that is reset at this moment still is named.
+        self.dropped.lock().retain(|(zone, id)| {
+            let is_named = committed.named.get(zone).is_some_and(|named| named.id == *id);
+            if !is_named {
+                committed.garbage.insert(*id);
+            }
+            is_named
+        });
+        if committed.differs.len() > CHANGED_MAX.max(committed.named.len() / 4) {
+            let table = TableId(self.next_id());
+            self.requests
+                .put(&table.key(), &encode_table(&committed.named))
+                .map_err(|error| error.to_string())?;
+            committed.garbage.extend(committed.table.replace(table).map(|old| old.0));
+            committed.differs.clear();
+        }
+        let next_number = begun.unwrap_or(u64::MAX).min(self.next_number.load(Ordering::Relaxed));
+        committed.number += 1;
+        let changed = committed.differs.iter().map(|zone| (*zone, committed.named.get(zone).cloned()));
+        let root = Root {
+            geometry: self.geometry,
+            holder: self.holder.clone(),
+            number: committed.number,
+            time_ns: wall_ns(),
+            next_number,
+            table: committed.table,
+            changed: changed.collect(),
+            garbage: committed.garbage.iter().copied().collect(),
+            anchors,
+        };
+        let raw = root.encode();
+        committed.version = self.swap_root(&raw, &committed.version)?;
+        if let Some((opener, first)) = committed.orphans_of.take() {
+            self.find_orphans(committed, opener, first);
+        }
+        committed.garbage.iter().for_each(|id| self.workers.delete(*id));
+        Ok(())
+    }
+
+    /// Fillings that the opener before began after its last root are garbage. That they are not found does no harm.
+    fn find_orphans(&self, committed: &mut Committed, opener: u64, first: u64) {
+        let first = FillingId { opener, number: first };
+        let prefix = FillingId::prefix_of(opener);
+        let fillings = self.requests.list(&prefix, &first.prefix());
+        let tables = self.requests.list(&TableId::prefix_of(opener), &TableId(first).key());
+        let found = fillings.and_then(|mut found| {
+            found.extend(tables?);
+            Ok(found)
+        });
+        match found {
+            Ok(found) => {
+                let named: BTreeSet<FillingId> = committed.named.values().map(|entry| entry.id).collect();
+                let ids = found.iter().filter_map(|found| {
+                    let table = TableId::parse(&found.key).map(|table| table.0);
+                    table.or_else(|| Some(FillingId::parse(&found.key)?.0))
+                });
+                let is_named = |id: &FillingId| {
+                    named.contains(id) || committed.table.is_some_and(|table| table.0 == *id)
+                };
+                committed.garbage.extend(ids.filter(|id| id.number >= first.number && !is_named(id)));
+            }
+            Err(error) => log::warn!("{}: what {opener:016x} left is not deleted: {error}", self.info.name),
+        }
+    }
+
+    /// Puts a root in place of the one that this process put or found.
+    fn swap_root(&self, raw: &[u8], expected: &Version) -> Result<Version, String> {
+        let mut winner = None;
+        let swapped = self.requests.swap(ROOT, |store| match store.swap(ROOT, raw, Some(expected)) {
+            Err(StoreError::Changed) => {
+                let Some((found, version)) = store.get(ROOT, BYTES_MAX)? else {
+                    return Err(StoreError::Missing);
+                };
+                match Root::parse(&found, store.url()) {
+                    // An earlier attempt that seemed to fail.
+                    Ok(_) if found == raw => Ok(version),
+                    // Another request for the root was under way, and has not replaced it.
+                    Ok(_) if version == *expected => {
+                        Err(StoreError::Failed("another request is under way".into()))
+                    }
+                    Ok(root) => {
+                        winner = Some(root.holder);
+                        Err(StoreError::Changed)
+                    }
+                    Err(corrupt) => {
+                        log::error!("{corrupt}");
+                        Err(StoreError::Changed)
+                    }
+                }
+            }
+            outcome => outcome,
+        });
+        swapped.map_err(|error| match (error, winner) {
+            (StoreError::Changed, Some(winner)) => format!(
+                "fenced: {winner} has taken the pool over; changes after the last commit here are lost; unmount it here"
+            ),
+            (StoreError::Missing, _) => "the root of the pool was deleted from the store".to_owned(),
+            (error, _) => format!("root not replaced: {error}"),
+        })
+    }
+
+    fn read_anchor(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) {
+        buf.fill(0);
+        let anchors = self.anchors.lock();
+        let content = anchors.content.get(zone.0 as usize).map_or(&[][..], Vec::as_slice);
+        let content = usize::try_from(offset).ok().and_then(|at| content.get(at..)).unwrap_or(&[]);
+        buf.iter_mut().zip(content).for_each(|(to, from)| *to = *from);
+    }
+
+    fn read_zone(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let Some(slot) = self.filling(zone) else { return Ok(()) };
+        let end = offset.saturating_add(buf.len() as u64);
+        let needs_end = |filling: &Filling| filling.end == End::Unknown && end > filling.parts_end();
+        if slot.read().as_ref().is_some_and(needs_end) {
+            self.settle()?;
+        }
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let slot = slot.read();
+            let Some(filling) = slot.as_ref() else {
+                rest.fill(0);
+                break;
+            };
+            let Some(part) = filling.part_at(at) else {
+                // Behind all parts, so in the tail or never written.
+                let tail = at.checked_sub(filling.parts_end()).and_then(|at| usize::try_from(at).ok());
+                let tail = tail.and_then(|at| filling.tail.get(at..)).unwrap_or(&[]);
+                let len = tail.len().min(rest.len());
+                rest.fill(0);
+                rest.iter_mut().zip(tail.iter().take(len)).for_each(|(to, from)| *to = *from);
+                break;
+            };
+            let inside = at - part.start;
+            let len = usize::try_from(part.end() - at).unwrap_or(usize::MAX).min(rest.len());
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(len);
+            match part.body.upgrade() {
+                Some(body) => {
+                    let from = usize::try_from(inside)
+                        .ok()
+                        .and_then(|inside| body.bytes.get(inside..))
+                        .unwrap_or(&[]);
+                    piece.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                }
+                None => {
+                    let (id, part) = (filling.id, part.clone());
+                    drop(slot);
+                    self.read_part(id, &part, inside, piece)
+                        .map_err(|error| io_error(Some(zone), at, "read", error))?;
+                }
+            }
+            (rest, at) = (after, at + len as u64);
+        }
+        Ok(())
+    }
+}
+
+impl BucketDevice {
+    /// Reads from a part that the store has.
+    fn read_part(&self, id: FillingId, part: &Part, inside: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        let goes_on = self.ahead.note(id, part.start + inside, buf.len() as u64);
+        if !goes_on || !self.workers.has_threads() || buf.len() as u64 > PIECE {
+            return self.requests.read(&id.key(part.start), inside, buf);
+        }
+        let last = (inside + buf.len() as u64).saturating_sub(1) / PIECE;
+        for number in last + 1..(last + 1 + AHEAD).min(part.len.div_ceil(PIECE)) {
+            let piece = PieceId { filling: id, start: part.start, number };
+            if self.ahead.queue(piece) {
+                let (requests, ahead, len) = (Arc::clone(&self.requests), Arc::clone(&self.ahead), part.len);
+                self.workers.fetch(Box::new(move || {
+                    if ahead.begin(piece) {
+                        // A reader that needs it will find out what is wrong.
+                        let _ = fetch(&requests, &ahead, piece, len);
+                    }
+                }));
+            }
+        }
+        let (mut at, mut rest) = (inside, buf);
+        while !rest.is_empty() {
+            let piece = PieceId { filling: id, start: part.start, number: at / PIECE };
+            let content = match self.ahead.find(piece) {
+                Some(content) => content,
+                None => fetch(&self.requests, &self.ahead, piece, part.len)?,
+            };
+            let from = usize::try_from(at % PIECE).ok().and_then(|from| content.get(from..)).unwrap_or(&[]);
+            let len = from.len().min(rest.len());
+            if len == 0 {
+                return Err(StoreError::Failed("the object ends before".into()));
+            }
+            let (now, after) = std::mem::take(&mut rest).split_at_mut(len);
+            now.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            (rest, at) = (after, at + len as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Requests a piece of a part of `len` bytes.
+fn fetch(requests: &Requests, ahead: &Ahead, piece: PieceId, len: u64) -> Result<Arc<Vec<u8>>, StoreError> {
+    let start = piece.number.saturating_mul(PIECE);
+    let mut content = vec![0; usize::try_from(len.saturating_sub(start).min(PIECE)).unwrap_or(0)];
+    match requests.read(&piece.filling.key(piece.start), start, &mut content) {
+        Ok(()) => Ok(ahead.put(piece, content)),
+        Err(error) => {
+            ahead.give_up(piece);
+            Err(error)
+        }
+    }
+}
+
+impl Device for BucketDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        let report = self.rules.report(zone)?;
+        // An anchor that is long enough is full: see `ANCHOR_BYTES_FULL`.
+        let is_long = zone.0 < ANCHORS && report.pointer >= ANCHOR_BYTES_FULL;
+        Ok(if is_long { ZoneReport { capacity: report.pointer, ..report } } else { report })
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.rules.check_read(zone, offset, buf.len())?;
+        if zone.0 < ANCHORS {
+            self.read_anchor(zone, offset, buf);
+            return Ok(());
+        }
+        self.read_zone(zone, offset, buf)
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.check_writable(zone, "write")?;
+        let ticket = self.rules.begin_write(zone, offset, data.len())?;
+        let Some(slot) = self.filling(zone) else {
+            let mut anchors = self.anchors.lock();
+            if offset.saturating_add(data.len() as u64) > ANCHOR_BYTES {
+                let expected = format!("an end within {ANCHOR_BYTES} in an anchor zone");
+                let found = format!("{} bytes at {offset}", data.len());
+                return Err(DeviceError::Rule { zone, op: "write", expected, found });
+            }
+            anchors.is_changed = true;
+            let content = anchors.content.get_mut(zone.0 as usize);
+            content.into_iter().for_each(|content| content.extend_from_slice(data));
+            ticket.wrote(data.len() as u64);
+            return Ok(());
+        };
+        let mut cuts = Vec::new();
+        {
+            let mut slot = slot.write();
+            let filling = slot.get_or_insert_with(|| Filling::begin(self.next_id()));
+            filling.tail.extend_from_slice(data);
+            while filling.tail.len() >= self.part_bytes {
+                cuts.extend(filling.cut(self.part_bytes));
+            }
+        }
+        self.touched.lock().insert(zone);
+        cuts.into_iter().for_each(|(key, body)| self.workers.put(key, body));
+        ticket.wrote(data.len() as u64);
+        Ok(())
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.check_writable(zone, "reset")?;
+        let ticket = self.rules.begin_reset(zone)?;
+        match self.filling(zone) {
+            Some(slot) => {
+                let before = slot.write().take();
+                self.dropped.lock().extend(before.map(|filling| (zone, filling.id)));
+                self.touched.lock().insert(zone);
+            }
+            None => {
+                let mut anchors = self.anchors.lock();
+                anchors.is_changed = true;
+                anchors.content.get_mut(zone.0 as usize).into_iter().for_each(Vec::clear);
+            }
+        }
+        ticket.done();
+        Ok(())
+    }
+
+    fn keep_space(&self) {}
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.check_writable(zone, "finish")?;
+        self.rules.finish(zone).map(drop)
+    }
+
+    /// A filling that another process wrote takes no more: its zone is full, or ends before `pointer`.
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        let capacity = self.rules.report(zone)?.capacity;
+        if self.rules.report(zone)?.state != ZoneState::Unknown {
+            return self.rules.resume(zone, pointer);
+        }
+        if pointer < capacity {
+            let slot = self.filling(zone);
+            let is_unknown =
+                slot.is_some_and(|slot| slot.read().as_ref().is_some_and(|f| f.end == End::Unknown));
+            if is_unknown {
+                self.settle()?;
+            }
+            let end = slot.map_or(0, |slot| slot.read().as_ref().map_or(0, Filling::parts_end));
+            if end < pointer {
+                return Ok(end);
+            }
+        }
+        self.rules.resume(zone, capacity)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        if let Some(text) = self.failed.lock().as_ref() {
+            return Err(io_error(None, 0, "flush", text));
+        }
+        if self.mode == OpenMode::ReadOnly {
+            return Ok(());
+        }
+        self.put_all().map_err(|error| match error {
+            StoreError::Exists => self.fail("fenced: another process has opened the pool for writing".into()),
+            error => self.fail(format!("data not stored: {error}")),
+        })?;
+        let mut committed = self.committed.lock();
+        if let Some(text) = self.failed.lock().as_ref() {
+            return Err(io_error(None, 0, "flush", text));
+        }
+        let is_needed = self.anchors.lock().is_changed || self.has_unnamed(&committed);
+        if !is_needed {
+            return Ok(());
+        }
+        self.commit(&mut committed).map_err(|text| self.fail(text))
+    }
+
+    fn drop_page_cache(&self) {
+        self.ahead.clear();
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    fn problem_text(&self) -> Option<String> {
+        self.failed.lock().clone().or_else(|| self.requests.trouble())
+    }
+
+    fn unlock(&self) {
+        self.is_unlocked.store(true, Ordering::Relaxed);
+        self.requests.close();
+        self.lock.lock().take();
+    }
+}
+
+impl Drop for BucketDevice {
+    fn drop(&mut self) {
+        // What was not flushed is not waited for.
+        self.requests.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

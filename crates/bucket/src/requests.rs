@@ -1,0 +1,421 @@
+//! Requests that are repeated until the store answers, and threads that put and delete.
+//!
+//! A store that cannot be reached is waited for, as a disk that hangs: with a message, and with a bound. Every request
+//! can be repeated. A part that exists with the right length was put by an earlier attempt of this process, because
+//! nobody else uses its name; the only object that another opener puts there is a seal, and that is empty.
+
+use crate::filling::{Body, FillingId};
+use crate::root::TableId;
+use crate::store::{Store, StoreError};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use terrane_device::monotonic_ns;
+
+/// The first pause before a request is repeated, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+/// An object of up to this size is read to see whether this process made it, in bytes.
+const COMPARED_MAX: usize = 64 << 20;
+/// Parts that wait for a thread; then writers wait.
+const WAITING_MAX: usize = 8;
+
+/// How many requests of each kind were sent.
+#[derive(Debug, Default)]
+pub struct RequestCounts {
+    /// Objects that were made.
+    pub put: AtomicU64,
+    /// Roots that were replaced.
+    pub swap: AtomicU64,
+    /// Objects and ranges that were read.
+    pub get: AtomicU64,
+    /// Lists.
+    pub list: AtomicU64,
+    /// Deletions, each of several objects.
+    pub delete: AtomicU64,
+    /// Those of all kinds that were sent again after a failure.
+    pub repeated: AtomicU64,
+}
+
+/// A store whose failures are waited for.
+pub struct Requests {
+    store: Arc<dyn Store>,
+    write_patience: Duration,
+    read_patience: Duration,
+    trouble: Mutex<Option<String>>,
+    is_closing: Mutex<bool>,
+    closing: Condvar,
+    pub counts: RequestCounts,
+}
+
+impl Requests {
+    /// Requests fail after they have failed for so long.
+    pub fn new(store: Arc<dyn Store>, write_patience: Duration, read_patience: Duration) -> Requests {
+        Requests {
+            store,
+            write_patience,
+            read_patience,
+            trouble: Mutex::default(),
+            is_closing: Mutex::new(false),
+            closing: Condvar::new(),
+            counts: RequestCounts::default(),
+        }
+    }
+
+    pub fn url(&self) -> &str {
+        self.store.url()
+    }
+
+    /// Why requests fail at the moment.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    /// Repeats no request any more.
+    pub fn close(&self) {
+        *self.is_closing.lock() = true;
+        self.closing.notify_all();
+    }
+
+    /// Repeats what is `Failed` until `patience` is over.
+    fn insist<T>(
+        &self,
+        (what, key, count): (&str, &str, &AtomicU64),
+        patience: Duration,
+        mut once: impl FnMut(&dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let (begin, mut pause) = (monotonic_ns(), PAUSES.0);
+        loop {
+            count.fetch_add(1, Ordering::Relaxed);
+            let text = match once(self.store.as_ref()) {
+                Err(StoreError::Failed(text)) => text,
+                outcome => {
+                    if pause > PAUSES.0 {
+                        log::info!("{}: {what} of {key} succeeded", self.url());
+                        *self.trouble.lock() = None;
+                    }
+                    return outcome;
+                }
+            };
+            let waited = Duration::from_nanos(monotonic_ns().saturating_sub(begin));
+            if waited >= patience {
+                return Err(StoreError::Failed(text));
+            }
+            log::warn!("{}: {what} of {key} failed, trying again: {text}", self.url());
+            *self.trouble.lock() = Some(format!("{what} failed, trying again: {text}"));
+            let mut is_closing = self.is_closing.lock();
+            if *is_closing {
+                return Err(StoreError::Failed(text));
+            }
+            self.closing.wait_for(&mut is_closing, pause);
+            drop(is_closing);
+            self.counts.repeated.fetch_add(1, Ordering::Relaxed);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Makes an object that no other process makes. Its seal may be there.
+    ///
+    /// # Errors
+    /// `Exists`: it was sealed. `Failed`: patience is over.
+    pub fn put(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
+        self.insist(("put", key, &self.counts.put), self.write_patience, |store| {
+            match store.create(key, body) {
+                Err(StoreError::Exists) => match store.get(key, body.len().max(COMPARED_MAX))? {
+                    // Not by its length: a copy of this process, as a restored virtual machine has one, writes other bytes.
+                    Some((found, _)) if !body.is_empty() && found == body => Ok(()),
+                    Some(_) => Err(StoreError::Exists),
+                    // Another request for the object is under way, perhaps an earlier one of this process.
+                    None => Err(StoreError::Failed("another request for the object is under way".into())),
+                },
+                outcome => outcome,
+            }
+        })
+    }
+
+    /// Runs `once`, which swaps, until it succeeds or fails for good.
+    ///
+    /// # Errors
+    /// Those of `once`; `Failed` when patience is over.
+    pub fn swap<T>(
+        &self,
+        key: &str,
+        once: impl FnMut(&dyn Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.insist(("replacing", key, &self.counts.swap), self.write_patience, once)
+    }
+
+    /// An object of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// `Failed`: patience is over.
+    pub fn get(&self, key: &str, limit: usize) -> Result<Option<(Vec<u8>, crate::Version)>, StoreError> {
+        self.insist(("get", key, &self.counts.get), self.read_patience, |store| store.get(key, limit))
+    }
+
+    /// A range of an object.
+    ///
+    /// # Errors
+    /// `Missing`; `Failed`: patience is over.
+    pub fn read(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.insist(("read", key, &self.counts.get), self.read_patience, |store| store.read(key, offset, buf))
+    }
+
+    /// Names that begin with a prefix and come after `after`.
+    ///
+    /// # Errors
+    /// `Failed`: patience is over.
+    pub fn list(&self, prefix: &str, after: &str) -> Result<Vec<crate::Listed>, StoreError> {
+        self.insist(("list", prefix, &self.counts.list), self.read_patience, |store| {
+            store.list(prefix, after)
+        })
+    }
+
+    /// Removes all objects of a filling, and the table of that name. One attempt.
+    fn delete(&self, id: FillingId) -> Result<(), StoreError> {
+        self.counts.list.fetch_add(1, Ordering::Relaxed);
+        let mut keys: Vec<String> =
+            self.store.list(&id.prefix(), "")?.into_iter().map(|found| found.key).collect();
+        keys.push(TableId(id).key());
+        self.counts.delete.fetch_add(1, Ordering::Relaxed);
+        self.store.delete(&keys)
+    }
+}
+
+/// What a thread does for readers.
+type Fetch = Box<dyn FnOnce() + Send>;
+
+enum Job {
+    Fetch(Fetch),
+    Put { ticket: u64, key: String, body: Arc<Body> },
+    Delete(FillingId),
+}
+
+#[derive(Default)]
+struct Queue {
+    puts: VecDeque<Job>,
+    deletes: VecDeque<Job>,
+    fetches: VecDeque<Job>,
+    /// Puts that were handed over and have not ended.
+    under_way: BTreeSet<u64>,
+    next_ticket: u64,
+    /// Why a put failed for good.
+    failed: Option<StoreError>,
+    /// Parts that were not put.
+    kept: Vec<Arc<Body>>,
+    /// Fillings that were handed over and are not gone yet.
+    deleting: BTreeSet<FillingId>,
+    /// Fillings whose objects are gone.
+    deleted: Vec<FillingId>,
+    ends: bool,
+}
+
+struct Shared {
+    requests: Arc<Requests>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// Threads that put parts and delete fillings.
+pub struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// `count` 0: each job is done by the thread that hands it over.
+    pub fn start(requests: Arc<Requests>, count: usize) -> Workers {
+        let shared = Arc::new(Shared { requests, queue: Mutex::default(), changed: Condvar::new() });
+        let spawn = |is_for_reads: bool| {
+            let shared = Arc::clone(&shared);
+            let builder = std::thread::Builder::new().name("bucket".into());
+            builder.spawn(move || {
+                while let Some(job) = shared.next_job(is_for_reads) {
+                    shared.run(job);
+                }
+            })
+        };
+        // Reads do not wait for writes that the store does not take. Fewer threads are slower, and none is as good as one.
+        let threads =
+            (0..count).flat_map(|_| [false, true]).filter_map(|is_for_reads| spawn(is_for_reads).ok());
+        Workers { threads: threads.collect(), shared }
+    }
+
+    /// Whether others work for those who hand over.
+    pub fn has_threads(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// Hands over what a reader may need soon.
+    pub fn fetch(&self, fetch: Fetch) {
+        self.hand_over(self.shared.queue.lock(), Job::Fetch(fetch));
+    }
+
+    /// Hands over a part. Waits while too many do.
+    pub fn put(&self, key: String, body: Arc<Body>) {
+        let mut queue = self.shared.queue.lock();
+        while queue.puts.len() >= WAITING_MAX && queue.failed.is_none() {
+            self.shared.changed.wait(&mut queue);
+        }
+        queue.next_ticket += 1;
+        let ticket = queue.next_ticket;
+        queue.under_way.insert(ticket);
+        self.hand_over(queue, Job::Put { ticket, key, body });
+    }
+
+    /// Hands over a filling that no root names, unless it has been.
+    pub fn delete(&self, id: FillingId) {
+        let mut queue = self.shared.queue.lock();
+        if !queue.deleted.contains(&id) && queue.deleting.insert(id) {
+            self.hand_over(queue, Job::Delete(id));
+        }
+    }
+
+    fn hand_over(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, job: Job) {
+        if self.threads.is_empty() {
+            drop(queue);
+            self.shared.run(job);
+            return;
+        }
+        match job {
+            Job::Put { .. } => queue.puts.push_back(job),
+            Job::Delete(_) => queue.deletes.push_back(job),
+            Job::Fetch(_) => queue.fetches.push_back(job),
+        }
+        drop(queue);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until all parts that were handed over have been put.
+    ///
+    /// # Errors
+    /// One of them, or an earlier one, failed for good.
+    pub fn wait(&self) -> Result<(), StoreError> {
+        let mut queue = self.shared.queue.lock();
+        let newest = queue.next_ticket;
+        loop {
+            if let Some(error) = &queue.failed {
+                return Err(error.clone());
+            }
+            if queue.under_way.first().is_none_or(|oldest| *oldest > newest) {
+                return Ok(());
+            }
+            self.shared.changed.wait(&mut queue);
+        }
+    }
+
+    /// Fillings whose objects were deleted since the last call.
+    pub fn take_deleted(&self) -> Vec<FillingId> {
+        std::mem::take(&mut self.shared.queue.lock().deleted)
+    }
+}
+
+impl Shared {
+    fn next_job(&self, is_for_reads: bool) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        loop {
+            if is_for_reads {
+                match queue.fetches.pop_front().filter(|_| !queue.ends) {
+                    Some(job) => return Some(job),
+                    None if queue.ends => return None,
+                    None => self.changed.wait(&mut queue),
+                }
+                continue;
+            }
+            if let Some(job) = queue.puts.pop_front() {
+                self.changed.notify_all();
+                return Some(job);
+            }
+            if queue.ends {
+                return None;
+            }
+            if let Some(job) = queue.deletes.pop_front() {
+                return Some(job);
+            }
+            self.changed.wait(&mut queue);
+        }
+    }
+
+    fn run(&self, job: Job) {
+        match job {
+            Job::Fetch(fetch) => fetch(),
+            Job::Put { ticket, key, body } => {
+                let outcome = self.requests.put(&key, &body.bytes);
+                let mut queue = self.queue.lock();
+                queue.under_way.remove(&ticket);
+                match outcome {
+                    Ok(()) => body.is_stored.store(true, Ordering::Release),
+                    Err(error) => {
+                        log::error!("{}: {key} not put: {error}", self.requests.url());
+                        queue.failed.get_or_insert(error);
+                        // It stays readable here, and counts as not stored.
+                        queue.kept.push(body);
+                    }
+                }
+                self.changed.notify_all();
+            }
+            Job::Delete(id) => {
+                let outcome = self.requests.delete(id);
+                let mut queue = self.queue.lock();
+                queue.deleting.remove(&id);
+                match outcome {
+                    Ok(()) => queue.deleted.push(id),
+                    // The root still names it as garbage, so it is tried again.
+                    Err(error) => log::warn!("{}: {id} not deleted: {error}", self.requests.url()),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.queue.lock().ends = true;
+        self.shared.changed.notify_all();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filling::Filling;
+    use crate::memory::{Fate, MemoryStore};
+
+    fn requests(store: MemoryStore) -> Arc<Requests> {
+        Arc::new(Requests::new(Arc::new(store), Duration::ZERO, Duration::ZERO))
+    }
+
+    #[test]
+    fn only_the_same_content_is_an_earlier_attempt() {
+        let store = MemoryStore::default();
+        let requests = requests(store.client(None));
+        assert_eq!((requests.put("a", b"one"), requests.put("a", b"one")), (Ok(()), Ok(())));
+        assert_eq!(requests.put("a", b"two"), Err(StoreError::Exists), "that of a copy of this process");
+        assert_eq!((requests.put("b", b""), requests.put("b", b"")), (Ok(()), Err(StoreError::Exists)));
+        assert_eq!(requests.put("b", b"one"), Err(StoreError::Exists), "sealed");
+    }
+
+    #[test]
+    fn a_part_that_was_not_put_does_not_count_as_stored() {
+        for threads in [0, 2] {
+            let store = MemoryStore::default();
+            let client = store.client(Some(Box::new(
+                |number, _, _| if number == 0 { Fate::Succeeds } else { Fate::Fails },
+            )));
+            let workers = Workers::start(requests(client), threads);
+            let mut filling = Filling::begin(FillingId { opener: 1, number: 1 });
+            filling.tail = vec![1; 8192];
+            let (key, body) = filling.cut(4096).unwrap();
+            workers.put(key, body);
+            workers.wait().unwrap();
+            let (key, body) = filling.cut(4096).unwrap();
+            workers.put(key, body);
+            assert!(workers.wait().is_err());
+            assert!(filling.parts[0].is_stored() && !filling.parts[1].is_stored());
+            assert_eq!(filling.parts[1].body.upgrade().unwrap().bytes, [1; 4096], "and is read from here");
+        }
+    }
+}

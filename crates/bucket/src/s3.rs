@@ -1,0 +1,222 @@
+//! Stores that speak S3, by the crate `object_store`.
+//!
+//! That crate is asynchronous. Its runtime has one thread and stays in here: callers wait for each request. It repeats
+//! nothing itself, because only the caller knows what a repeated request may find.
+
+use crate::credentials::ProfileFile;
+use crate::location::Location;
+use crate::store::{Listed, Store, StoreError, Version};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    RetryConfig, UpdateVersion,
+};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// The longest time for a connection, and for a request without content.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+/// The content of a request may take as long as at this speed, in bytes a second: several share a slow line.
+const SPEED_MIN: u64 = 16 << 10;
+
+/// Objects below a prefix of a bucket.
+pub struct S3Store {
+    url: String,
+    prefix: Path,
+    client: AmazonS3,
+    runtime: Runtime,
+}
+
+fn failed(error: &Error) -> StoreError {
+    // The innermost error says what happened; those around it repeat it.
+    let mut text = error.to_string().replace(['\n', '\r'], " ");
+    if text.len() > 400 {
+        text = text.chars().take(400).collect();
+    }
+    StoreError::Failed(text)
+}
+
+impl S3Store {
+    /// A client for `s3://BUCKET/PREFIX`. Credentials are those that other tools use: variables, a profile, or the
+    /// metadata service of the machine.
+    ///
+    /// # Errors
+    /// If they, or the settings, cannot be used.
+    pub fn open(location: &Location) -> Result<S3Store, StoreError> {
+        let path = location.url.strip_prefix("s3://").unwrap_or(&location.url);
+        let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
+        // A program that uses another provider of its own has installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(TIMEOUTS.0);
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        if let Some(file) = ProfileFile::of_this_user() {
+            builder = builder.with_credentials(Arc::new(file));
+        }
+        let setting = |name: &str, variables: &[&str]| {
+            let given = location.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+            let variable = || {
+                variables.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+            };
+            given.or_else(variable)
+        };
+        let client = match setting("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]) {
+            Some(endpoint) => {
+                let is_plain = endpoint.starts_with("http://");
+                builder = builder.with_endpoint(endpoint);
+                client.with_allow_http(is_plain)
+            }
+            None => client,
+        };
+        let region = setting("region", &["AWS_REGION", "AWS_DEFAULT_REGION"]);
+        builder = builder.with_region(region.unwrap_or_else(|| "us-east-1".into()));
+        let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
+        let client =
+            builder.with_client_options(client).with_retry(retry).build().map_err(|error| failed(&error))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("s3")
+            .enable_all()
+            .build();
+        let runtime =
+            runtime.map_err(|error| StoreError::Failed(format!("no thread for requests: {error}")))?;
+        Ok(S3Store { url: location.url.clone(), prefix: Path::from(prefix), client, runtime })
+    }
+
+    fn path(&self, key: &str) -> Path {
+        Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
+    }
+
+    /// Waits for a request that carries so many bytes.
+    fn wait<T>(&self, bytes: u64, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let limit = TIMEOUTS.1 + Duration::from_secs(bytes / SPEED_MIN);
+        let late = || Error::Generic {
+            store: "S3",
+            source: format!("no answer within {} s", limit.as_secs()).into(),
+        };
+        self.runtime
+            .block_on(async { tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(late())) })
+    }
+
+    fn put(&self, key: &str, body: &[u8], mode: PutMode) -> Result<Version, Error> {
+        let payload = PutPayload::from(body.to_vec());
+        let path = self.path(key);
+        let result =
+            self.wait(body.len() as u64, self.client.put_opts(&path, payload, PutOptions::from(mode)))?;
+        let no_tag = || Error::Generic { store: "S3", source: "the store sent no ETag".into() };
+        Ok(Version(result.e_tag.ok_or_else(no_tag)?))
+    }
+}
+
+impl Store for S3Store {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
+        self.put(key, body, PutMode::Create).map(drop).map_err(|error| match error {
+            Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::Exists,
+            error => failed(&error),
+        })
+    }
+
+    fn swap(&self, key: &str, body: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
+        let mode = match expected {
+            None => PutMode::Create,
+            Some(Version(tag)) => PutMode::Update(UpdateVersion { e_tag: Some(tag.clone()), version: None }),
+        };
+        self.put(key, body, mode).map_err(|error| match (error, expected) {
+            (Error::AlreadyExists { .. } | Error::Precondition { .. }, None) => StoreError::Changed,
+            (Error::Precondition { .. } | Error::NotFound { .. }, Some(_)) => StoreError::Changed,
+            // Another request for the object is under way.
+            (error, _) => failed(&error),
+        })
+    }
+
+    fn get(&self, key: &str, limit: usize) -> Result<Option<(Vec<u8>, Version)>, StoreError> {
+        let path = self.path(key);
+        let get = async {
+            let found = self.client.get(&path).await?;
+            if usize::try_from(found.meta.size).map_or(true, |len| len > limit) {
+                let text = format!("{key} has more than {limit} bytes");
+                return Err(Error::Generic { store: "S3", source: text.into() });
+            }
+            let tag = found.meta.e_tag.clone();
+            Ok((found.bytes().await?, tag))
+        };
+        // A table may have as many.
+        match self.wait((limit as u64).min(256 << 20), get) {
+            Ok((body, Some(tag))) => Ok(Some((body.to_vec(), Version(tag)))),
+            Ok((_, None)) => Err(StoreError::Failed("the store sent no ETag".into())),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn len_of(&self, key: &str) -> Result<Option<u64>, StoreError> {
+        match self.wait(0, self.client.head(&self.path(key))) {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn read(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        let end = offset.saturating_add(buf.len() as u64);
+        let path = self.path(key);
+        let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
+        let get = async {
+            let found = self.client.get_opts(&path, options).await?;
+            let mut body = found.into_stream();
+            let mut at = 0usize;
+            while let Some(piece) = body.next().await {
+                let piece = piece?;
+                let room = buf.get_mut(at..at.saturating_add(piece.len()));
+                let too_long =
+                    || Error::Generic { store: "S3", source: "more was sent than was asked for".into() };
+                room.ok_or_else(too_long)?.copy_from_slice(&piece);
+                at += piece.len();
+            }
+            Ok(at)
+        };
+        match self.wait(end - offset, get) {
+            Ok(len) if len as u64 == end - offset => Ok(()),
+            Ok(len) => {
+                Err(StoreError::Failed(format!("{len} bytes were sent of {} at {offset}", end - offset)))
+            }
+            Err(Error::NotFound { .. }) => Err(StoreError::Missing),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn list(&self, prefix: &str, after: &str) -> Result<Vec<Listed>, StoreError> {
+        let path = self.path(prefix);
+        let found = match after {
+            "" => self.client.list(Some(&path)),
+            after => self.client.list_with_offset(Some(&path), &self.path(after)),
+        };
+        let found: Vec<_> = self.wait(64 << 20, found.try_collect()).map_err(|error| failed(&error))?;
+        let own = self.prefix.as_ref().len();
+        let skip = if own == 0 { 0 } else { own + 1 };
+        let listed = found.into_iter().filter_map(|meta| {
+            let key = meta.location.as_ref().get(skip..)?.to_owned();
+            (key.starts_with(prefix) && key.as_str() > after).then_some(Listed { key, len: meta.size })
+        });
+        let mut listed: Vec<Listed> = listed.collect();
+        listed.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(listed)
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
+        let paths: Vec<_> = keys.iter().map(|key| Ok(self.path(key))).collect();
+        let deleted = self.client.delete_stream(stream::iter(paths).boxed()).filter_map(|outcome| {
+            let is_gone = matches!(&outcome, Ok(_) | Err(Error::NotFound { .. }));
+            std::future::ready(if is_gone { None } else { outcome.err() })
+        });
+        let errors: Vec<Error> = self.runtime.block_on(deleted.collect());
+        errors.first().map_or(Ok(()), |error| Err(failed(error)))
+    }
+}

@@ -1,0 +1,99 @@
+//! Objects by name: what a device needs of a store.
+//!
+//! A store keeps objects that are put whole and read in ranges. Two of its promises carry the commit:
+//!
+//! * [`create`](Store::create) makes an object only if there is none of that name, whoever else tries.
+//! * [`swap`](Store::swap) replaces an object only if it still is the version that the caller has seen.
+//!
+//! A request that fails may have been carried out nevertheless, or may still be. Callers must be right in both cases.
+
+use std::fmt;
+
+/// One version of an object, as the store tells versions apart (an ETag, for instance). It never comes again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version(pub String);
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// There is an object of that name already.
+    Exists,
+    /// The object is not the expected version any more.
+    Changed,
+    /// There is no object of that name.
+    Missing,
+    /// Anything else: the store could not be reached, refused, or broke off. The text is for administrators.
+    Failed(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Exists => f.write_str("an object of that name exists"),
+            StoreError::Changed => f.write_str("another client has replaced the object"),
+            StoreError::Missing => f.write_str("no such object"),
+            StoreError::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// A name and its size in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The object's name below the store's prefix.
+    pub key: String,
+    /// In bytes.
+    pub len: u64,
+}
+
+/// Objects below one prefix. All methods may be called from any thread. Reads and lists show what was put before.
+pub trait Store: Send + Sync {
+    /// The URL of the prefix, without credentials.
+    fn url(&self) -> &str;
+
+    /// Makes an object. It is durable on return.
+    ///
+    /// # Errors
+    /// `Exists`, or `Failed`; then it may exist all the same.
+    fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError>;
+
+    /// Replaces the version `expected` of an object, or makes the object if `expected` is `None`. It is durable on
+    /// return.
+    ///
+    /// # Errors
+    /// `Changed` if it is another version, does not exist, or exists although `expected` is `None`. After `Failed` it
+    /// may have been replaced all the same.
+    fn swap(&self, key: &str, body: &[u8], expected: Option<&Version>) -> Result<Version, StoreError>;
+
+    /// An object and its version; `None` if there is none. An object of more than `limit` bytes is `Failed`.
+    ///
+    /// # Errors
+    /// `Failed`.
+    fn get(&self, key: &str, limit: usize) -> Result<Option<(Vec<u8>, Version)>, StoreError>;
+
+    /// The length of an object in bytes; `None` if there is none.
+    ///
+    /// # Errors
+    /// `Failed`.
+    fn len_of(&self, key: &str) -> Result<Option<u64>, StoreError>;
+
+    /// Fills `buf` from `offset` in the object.
+    ///
+    /// # Errors
+    /// `Missing`, or `Failed`, also if the object ends before.
+    fn read(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// All objects whose names begin with `prefix` and come after `after`, in order of their names.
+    ///
+    /// # Errors
+    /// `Failed`.
+    fn list(&self, prefix: &str, after: &str) -> Result<Vec<Listed>, StoreError>;
+
+    /// Removes objects. One that does not exist counts as removed.
+    ///
+    /// # Errors
+    /// `Failed`; some may have been removed.
+    fn delete(&self, keys: &[String]) -> Result<(), StoreError>;
+}
