@@ -17,6 +17,9 @@ use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 /// Default size of a file that is created for a pool.
 const SIZE_DEFAULT: u64 = 16 << 30;
 
+/// Default size of a pool in an object store, which takes no space before it is used.
+const BUCKET_SIZE_DEFAULT: u64 = 1 << 40;
+
 /// What a device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -159,6 +162,17 @@ impl DeviceOptions {
         }
         let zone_size = self.choose_zone_size(&name, backing.size(), backing.zone_size(), validate)?;
         Ok(NewDevice { backing, zone_size, is_created: false })
+    }
+
+    /// Bytes that a pool in an object store may take.
+    pub fn bucket_size(&self) -> u64 {
+        self.size.unwrap_or(BUCKET_SIZE_DEFAULT)
+    }
+
+    /// The zone size of a pool in an object store.
+    pub fn bucket_zone_size(&self, url: &str, validate: &dyn Fn(u64) -> Outcome) -> Outcome<u64> {
+        self.zone_size.map(validate_zone_size).transpose()?;
+        self.choose_zone_size(url, self.bucket_size(), None, validate)
     }
 
     /// The zone size of a device of this size; `own`: that of a zoned drive.

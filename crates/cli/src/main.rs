@@ -7,6 +7,7 @@
 //! Exit codes: 0 done, 1 refused or failed (with a message that says why), 2 the command line is wrong.
 
 mod boot_mounts;
+mod bucket_note;
 mod cgroup;
 mod check;
 mod clock;

@@ -6,6 +6,7 @@
 //!
 //! Invariant: only the id decides whether a device belongs to the pool, never its path.
 
+use crate::bucket_note;
 use crate::device_probe::log_device_in;
 use crate::failure::{Failure, Outcome};
 use crate::target::{self, Target};
@@ -334,6 +335,11 @@ fn open_log_device(
 
 fn open_one(path: &Path, mode: OpenMode) -> Outcome<(Arc<dyn Device>, Label)> {
     // First the lock, then the label: only the label of a locked device is valid.
+    if let Some(location) = bucket_note::read(path) {
+        let device = bucket_note::open(path, &location, mode)?;
+        let label = bucket_note::label_of(device.as_ref())?;
+        return Ok((device, label));
+    }
     let backing = Backing::open(path, mode)?;
     let label = target::label_of(&backing)?;
     Ok((backing.into_device(label.zone_size)?, label))

@@ -107,6 +107,14 @@ impl Registry {
         self.dir.join(format!("{name}.supervisor"))
     }
 
+    /// Where the note of a pool in an object store is. The directory is made.
+    pub fn note_path(&self, name: &str) -> Outcome<PathBuf> {
+        make_dir(&self.names)?;
+        let dir = self.names.join("buckets");
+        make_dir(&dir)?;
+        Ok(dir.join(name))
+    }
+
     /// The log of a mount in the background.
     pub fn log_path(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.log"))

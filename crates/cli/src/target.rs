@@ -1,10 +1,12 @@
 //! Finds the pool that a word on the command line means, by registry and labels.
 
+use crate::bucket_note;
 use crate::failure::{Failure, Outcome};
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use terrane_bucket::location::is_url;
 use terrane_device::{Backing, Identity, OpenMode, PathKind, UnlockedReader};
 use terrane_format::label::Label;
 
@@ -23,6 +25,9 @@ pub struct Target {
 /// # Errors
 /// If no such pool is known, or the path is not a pool: then the message says what was found there.
 pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
+    if is_url(word) {
+        return find_at(&bucket_note::note_of(registry, &bucket_note::location(word, &[])?)?);
+    }
     let known = registry.pools()?;
     if let Some(path) = known.get(word) {
         return Ok(Target { name: word.to_owned(), path: path.clone(), id: None });
@@ -41,6 +46,9 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
 /// # Errors
 /// As [`find`]. Does not check whether the data set exists.
 pub fn find_mountable(registry: &Registry, word: &str) -> Outcome<(Target, String)> {
+    if is_url(word) {
+        return Ok((find(registry, word)?, String::new()));
+    }
     let known = registry.pools()?;
     let Some((pool, path)) = split_mountable(word).filter(|_| !known.contains_key(word)) else {
         return Ok((find(registry, word)?, String::new()));
@@ -100,6 +108,9 @@ fn unknown_pool(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
 
 /// The label of the pool at `path`, read without a lock: the pool may be in use.
 pub fn read_label(path: &Path) -> Outcome<Label> {
+    if let Some(location) = bucket_note::read(path) {
+        return validate_name(path, bucket_note::label_at(&location)?);
+    }
     let probe = terrane_device::probe(path)?;
     let refuse =
         |found: &str| Failure::refused(path.display(), "a Terrane pool", found, "name a pool's device");
@@ -137,6 +148,9 @@ fn validate_name(path: &Path, label: Label) -> Outcome<Label> {
 
 /// The label in a file or device of this size, if there is one and it can be read.
 pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
+    if let Some(location) = bucket_note::read(path) {
+        return bucket_note::label_at(&location).ok();
+    }
     let peek = UnlockedReader::open(path).ok()?;
     let mut read = |offset: u64, buf: &mut [u8]| peek.read_at(offset, buf).is_ok();
     terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)

@@ -81,6 +81,8 @@ pub struct ImportOptions {
     pub discard_log: bool,
     /// An `fsync` may use an intent log. False: it commits.
     pub intent_log: bool,
+    /// A pool in an object store that another machine has not exported is taken from it. That machine cannot commit any more.
+    pub takes_over: bool,
     /// A predecessor's changes will be handed over by [`Pool::add_kept_changes`]. Until the replay has ended, each commit says how far
     /// it is.
     pub expects_changes: bool,
@@ -104,6 +106,7 @@ impl Default for ImportOptions {
             discard: true,
             discard_log: false,
             intent_log: true,
+            takes_over: false,
             expects_changes: false,
             is_copy: false,
             index: IndexSource::Stored,
@@ -393,6 +396,16 @@ fn refuse_other_host(
         |device: &Arc<dyn Device>| matches!(device.info().kind, DeviceKind::Block | DeviceKind::Zoned);
     let here = env.host_id();
     let is_ours = here == newest.host || here == 0 || newest.host == 0;
+    let is_bucket = |device: &Arc<dyn Device>| device.info().kind == DeviceKind::Bucket;
+    if !newest.clean && !is_ours && !options.takes_over && devices.iter().any(is_bucket) {
+        // An idle machine writes nothing, so watching would not tell. Taking over is safe, and ends the mount there.
+        return Err(PoolError::refused(
+            format_args!("pool {}", label.name),
+            "a pool that no other machine has open",
+            "one that another machine has not exported",
+            "unmount it there; if that machine is gone: terrane pool import --take-over URL",
+        ));
+    }
     if newest.clean || is_ours || !devices.iter().any(is_disk) {
         return Ok(());
     }

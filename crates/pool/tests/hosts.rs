@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_device::{Device, DeviceError, DeviceInfo, DeviceKind, SimDevice, ZoneReport};
-use terrane_pool::{CreateOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::ZoneIdx;
@@ -141,5 +141,31 @@ fn only_a_disk_that_another_machine_left_open_is_waited_for() {
         import(kind, is_exported, &env, false).unwrap();
         let what = format!("{kind:?}, exported {is_exported}, machine {host}");
         assert_eq!(env.slept.lock().as_secs(), seconds, "{what}");
+    }
+}
+
+#[test]
+fn a_bucket_is_taken_from_another_machine_only_by_order() {
+    for (is_exported, host, takes_over, is_refused) in
+        [(false, 2, false, true), (false, 2, true, false), (true, 2, false, false), (false, 1, false, false)]
+    {
+        let device = sim(1, false);
+        let bucket = || vec![disk(&device, DeviceKind::Bucket)];
+        let pool =
+            Pool::create(bucket(), &CreateOptions::named("toy"), machine(1, None), &options()).unwrap();
+        match is_exported {
+            true => pool.export().unwrap(),
+            false => pool.abandon(),
+        }
+        let env = machine(host, None);
+        let second = Pool::import(bucket(), env.clone(), &ImportOptions { takes_over, ..options() });
+        assert_eq!(env.slept.lock().as_secs(), 0);
+        match second {
+            Ok(pool) => {
+                assert!(!is_refused);
+                pool.abandon();
+            }
+            Err(error) => assert!(is_refused && error.to_string().contains("--take-over"), "{error}"),
+        }
     }
 }

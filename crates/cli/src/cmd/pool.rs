@@ -11,6 +11,7 @@ mod upgrade;
 
 use super::{Survey, ask_within, print};
 use crate::boot_mounts::PoolMounts;
+use crate::bucket_note;
 use crate::control::{self, GREETING_TIMEOUT, SURVEY_TIMEOUT};
 use crate::device_probe::DeviceOptions;
 use crate::failure::{Failure, Outcome};
@@ -25,6 +26,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use terrane_bucket::location::{SETTINGS, is_url};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, OpenMode};
 use terrane_format::label::Role;
@@ -78,7 +80,7 @@ pub enum PoolCommand {
 pub struct Create {
     /// A letter, then letters, digits and _ - . :
     name: String,
-    /// A block device, or a file, which is created (sparse) if it does not exist
+    /// A block device, or a file, which is created (sparse) if it does not exist; or s3://BUCKET/PREFIX or file:///DIR
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
     /// Devices for metadata, created like the others
@@ -89,8 +91,8 @@ pub struct Create {
     log: Vec<PathBuf>,
     #[command(flatten)]
     device_options: DeviceOptions,
-    /// Set a property of the root data set
-    #[arg(short = 'o', value_parser = query::parse_setting, value_name = "PROPERTY=VALUE")]
+    /// Set a property of the root data set; or `endpoint` or `region` of an object store
+    #[arg(short = 'o', value_parser = parse_create_setting, value_name = "PROPERTY=VALUE")]
     properties: Vec<Setting>,
     /// Do not discard the devices: a fully allocated file or disk stays so
     #[arg(long)]
@@ -700,6 +702,9 @@ impl Create {
         // All checks that are possible before anything is changed. A pool that could not be added to the
         // registry afterwards would be in the way.
         drop(registry.lock()?);
+        if let Some(url) = first.to_str().filter(|word| is_url(word)) {
+            return self.create_in_bucket(&registry, url);
+        }
         refuse_known_name(&registry, &self.name, first, "choose another, or destroy that pool")?;
         let mut made = Vec::new();
         let created = all.map(|path| self.open(path, &mut made)).collect::<Outcome<Vec<_>>>();
@@ -730,12 +735,49 @@ impl Create {
         registry.record_boot_mounts(&self.name, || mounts)
     }
 
+    /// Settings of the root data set, without those of an object store.
+    fn properties(&self) -> impl Iterator<Item = &Setting> {
+        self.properties.iter().filter(|setting| !SETTINGS.contains(&setting.name.as_str()))
+    }
+
+    fn validate(&self, zone_size: u64) -> Outcome {
+        let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
+        query::refuse_limits(&self.properties, "pool")?;
+        self.properties().try_for_each(|setting| query::validate_setting(setting, max_block))
+    }
+
+    /// The URL is that of the only device, apart from log devices.
+    fn create_in_bucket(&self, registry: &Registry, url: &str) -> Outcome {
+        if self.devices.len() + self.special.len() > 1 {
+            let remedy = "name the URL alone; log and cache devices may be local";
+            return Err(Failure::refused(url, "one object store", "other devices beside it", remedy));
+        }
+        let of_store = self.properties.iter().filter(|setting| SETTINGS.contains(&setting.name.as_str()));
+        let settings: Vec<(String, String)> =
+            of_store.map(|setting| (setting.name.clone(), setting.value.clone())).collect();
+        let location = bucket_note::location(url, &settings)?;
+        let path = bucket_note::note_of(registry, &location)?;
+        refuse_known_name(registry, &self.name, &path, "choose another, or destroy that pool")?;
+        let zone_size = self.device_options.bucket_zone_size(&location.url, &|bytes| self.validate(bytes))?;
+        let mut made = Vec::new();
+        let log = self.log.iter().map(|path| self.open(path, &mut made)).collect::<Outcome<Vec<_>>>();
+        let created = log.and_then(|log| {
+            let device = bucket_note::create(&location, zone_size, &self.device_options)?;
+            self.format([device].into_iter().chain(log).collect())
+        });
+        if created.is_err() {
+            made.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        }
+        created?;
+        registry.register(&self.name, &path)?;
+        self.record_boot_mounts(registry, &path).unwrap_or_else(|failure| {
+            log::warn!("pool {}: mounts at boot not recorded: {failure}", self.name);
+        });
+        Ok(())
+    }
+
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {
-        let validate = |zone_size: u64| {
-            let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
-            query::refuse_limits(&self.properties, "pool")?;
-            self.properties.iter().try_for_each(|setting| query::validate_setting(setting, max_block))
-        };
+        let validate = |zone_size: u64| self.validate(zone_size);
         // The label records where each device was.
         let path = std::path::absolute(path).map_err(Failure::io("finding", path))?;
         let new_device = self.device_options.open(&path, &validate)?;
@@ -771,12 +813,22 @@ impl Create {
     fn format_root(&self, pool: &Arc<Pool>) -> Outcome {
         let objects = ObjectSets::create(Arc::clone(pool))?;
         let properties: Vec<(&str, &str)> =
-            self.properties.iter().map(|set| (set.name.as_str(), set.value.as_str())).collect();
+            self.properties().map(|set| (set.name.as_str(), set.value.as_str())).collect();
         let dataset = Dataset::create_root(&objects, &properties)?;
         let sys::ProcessUser { uid, gid } = sys::process_user()?;
         Fs::format(&dataset, &Cred { uid, gid, umask: 0 })?;
         // While `objects` lives: a commit asks it for dirty blocks.
         Ok(pool.commit().map(drop)?)
+    }
+}
+
+/// A property of the root data set, or a setting of an object store.
+fn parse_create_setting(word: &str) -> Result<Setting, String> {
+    match word.split_once('=') {
+        Some((name, value)) if SETTINGS.contains(&name) => {
+            Ok(Setting { name: name.to_owned(), value: value.to_owned() })
+        }
+        _ => query::parse_setting(word),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::{MountedDaemon, PoolMatch, lasting_daemon, match_pool, refuse_copy};
 use super::import;
+use crate::bucket_note;
 use crate::failure::{Failure, Outcome};
 use crate::members;
 use crate::registry::Registry;
@@ -51,6 +52,8 @@ impl Destroy {
         let devices = members::open(&target, OpenMode::ReadWrite)
             .map_err(|failure| import::suggest_forget(failure, &target))?;
         let devices = members::devices_to_destroy(devices)?;
+        let of_buckets = devices.iter().filter(|(path, _)| bucket_note::read(path).is_some());
+        of_buckets.map(|(_, device)| device).try_for_each(bucket_note::refuse_open_elsewhere)?;
         let mut caches = open_caches(&target.path)?;
         caches.append(&mut open_log_devices(&target.path)?);
         for (path, _) in devices.iter().chain(&caches).filter(|_| self.delete) {
@@ -75,6 +78,10 @@ impl Destroy {
 impl Destroy {
     /// Ends one device. A file that is to be removed is removed even if emptying it failed.
     fn destroy_device(&self, path: &Path, emptied: Outcome) -> Outcome {
+        if let Some(location) = bucket_note::read(path) {
+            emptied?;
+            return bucket_note::remove(path, &location);
+        }
         if !self.delete {
             return emptied;
         }

@@ -6,6 +6,7 @@
 
 use super::super::{daemon_for_reading, daemon_of, print, shell_word};
 use super::refuse_known_name;
+use crate::bucket_note;
 use crate::clock;
 use crate::control::{Command, ExitingDaemon, GREETING_TIMEOUT, SURVEY_TIMEOUT, StopMode};
 use crate::failure::{Failure, Outcome};
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use terrane_bucket::location::is_url;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_format::Feature;
 use terrane_format::label::Label;
@@ -37,6 +39,9 @@ A copy of a pool (cp, dd, a snapshot of the disk below) has the id of its origin
 and --name it becomes a pool of its own. Its cache and log
 devices stay with the original.
 
+A pool in an object store is known by its URL, s3://BUCKET/PREFIX or file:///DIR. If another machine has it open, --take-over
+takes it from there: that machine cannot commit any more, and is told so.
+
 States:
   ready         can be imported
   imported      its name is known here
@@ -50,8 +55,8 @@ States:
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("pool_or_dirs").args(["pool", "dirs"]).multiple(true))]
 pub struct Import {
-    /// A pool, by name, id or device (default: list all pools that are found)
-    #[arg(value_name = "NAME|ID|DEVICE")]
+    /// A pool, by name, id, device or URL (default: list all pools that are found)
+    #[arg(value_name = "NAME|ID|DEVICE|URL")]
     pool: Option<String>,
     /// Search here: a directory, a file or a device; may be given several times
     #[arg(short, long = "dir", value_name = "DIR|FILE")]
@@ -74,6 +79,9 @@ pub struct Import {
     /// Give up the intent log: what was synced after the last commit is lost
     #[arg(long, requires = "pool", conflicts_with = "read_only")]
     discard_log: bool,
+    /// Take a pool in an object store from a machine that did not export it, and that cannot write to it any more
+    #[arg(long, requires = "pool", conflicts_with = "read_only")]
+    take_over: bool,
     #[command(flatten)]
     output: OutputFormat,
 }
@@ -204,6 +212,10 @@ impl Import {
 
     /// A path means the device there; any other word is a name or an id that the search finds.
     fn find(&self, registry: &Registry, word: &str) -> Outcome<FoundPool> {
+        if is_url(word) {
+            let path = bucket_note::note_of(registry, &bucket_note::location(word, &[])?)?;
+            return probe_pool(registry, &path).map(with_others).ok_or_else(|| no_pool(&path));
+        }
         let path = Path::new(word);
         if word.contains('/') || (self.dirs.is_empty() && path.symlink_metadata().is_ok()) {
             let path = path.canonicalize().map_err(Failure::io("finding", path))?;
@@ -284,6 +296,7 @@ impl Import {
         let mut options = open_pool::tool_options(mode);
         options.rewind = self.rewind.map(Txg);
         options.discard_log = self.discard_log;
+        options.takes_over = self.take_over;
         options.is_copy = self.new_id;
         let open_pool = OpenPool::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
         let open_pool = open_pool.replayed(&mut WholeReplay)?;
@@ -516,12 +529,16 @@ fn probe_pool(registry: &Registry, path: &Path) -> Option<FoundPool> {
         found.newest = status.as_ref().and_then(NewestTxg::of_status);
         return Some(found);
     }
-    let opened = Backing::open(path, OpenMode::ReadOnly)
-        .and_then(|backing| backing.into_device(found.label.zone_size));
+    let opened = match bucket_note::read(path) {
+        Some(location) => bucket_note::open(path, &location, OpenMode::ReadOnly),
+        None => Backing::open(path, OpenMode::ReadOnly)
+            .and_then(|backing| backing.into_device(found.label.zone_size))
+            .map_err(Failure::from),
+    };
     let device = match opened {
         Ok(device) => device,
-        Err(error) => {
-            (found.state, found.reason) = ("in use", Some(error.to_string()));
+        Err(Failure(error)) => {
+            (found.state, found.reason) = ("in use", Some(error));
             return Some(found);
         }
     };
