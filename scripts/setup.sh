@@ -7,6 +7,7 @@
 #   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, restic, borg, the tests of attr and acl; databases for kills
 #   scripts/setup.sh bench          and the neighbours that are measured
 #   scripts/setup.sh check          and what looks at dependencies
+#   scripts/setup.sh buckets        and a server that speaks S3
 #   scripts/setup.sh fuzz           and what drives the fuzz targets
 #   scripts/setup.sh deb            what makes and judges a Debian package
 set -euo pipefail
@@ -137,4 +138,15 @@ tool() { # program of the same name on crates.io, version
 case $what in test | suites) tool fsx 0.3.2 ;; esac
 case $what in suites) tool pjdfstest 0.2.2 ;; esac
 case $what in check) tool cargo-deny 0.20.2 && tool cargo-machete 0.9.2 ;; esac
+# A server that speaks S3. Where there is no Go of that age, what needs it is skipped, and says so.
+gateway() {
+    local bin=${CARGO_TARGET_DIR:-$top/target}/tools/bin
+    [ -x "$bin/versitygw" ] && return
+    command -v go >/dev/null 2>&1 || [ ! -x /usr/local/go/bin/go ] || PATH=$PATH:/usr/local/go/bin
+    command -v go >/dev/null 2>&1 || apt_install golang-go || true
+    echo "setup: building versitygw 1.8.0"
+    GOBIN=$bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 ||
+        echo "setup: versitygw cannot be had here: what needs a server for S3 will be skipped" >&2
+}
+case $what in buckets) gateway ;; esac
 case $what in fuzz) tool cargo-fuzz 0.13.2 ;; esac

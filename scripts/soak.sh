@@ -35,6 +35,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     scripts/fuzz.sh 600
     cargo build --release --quiet -p terrane-cli -p terrane-preload
     scripts/mounted.sh --soak
+    scripts/buckets.sh --soak
     scripts/zoned.sh --soak
     scripts/packaged.sh
     scripts/life.sh --soak

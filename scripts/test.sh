@@ -40,7 +40,7 @@ step() { # name, command...
     fi
     counts=$(awk '
         /^test result:/ { passed += $4; failed += $6; ignored += $8 }
-        /^(mounted|life|kills|suites|xattrs|packaged|zoned):/ { passed += $2; failed += $4; ignored += $6 }
+        /^(mounted|life|kills|suites|xattrs|packaged|zoned|buckets):/ { passed += $2; failed += $4; ignored += $6 }
         END { if (passed + failed + ignored) printf "%d passed, %d failed, %d skipped", passed, failed, ignored }' "$log")
     lines+=("$(printf '%-28s %-7s %5d s  %s' "$name" "$([ "$status" = 0 ] && echo ok || echo FAILED)" $((SECONDS - begin)) "$counts")")
 }
@@ -78,6 +78,7 @@ step 'kills' scripts/kills.sh
 step 'POSIX suites' scripts/suites.sh
 step 'attributes and ACLs' scripts/xattrs.sh
 step 'what is installed' scripts/packaged.sh --short
+step 'object stores' scripts/buckets.sh
 step 'zoned drives' scripts/zoned.sh
 
 printf '\nSummary (seed base %s)\n' "$TERRANE_SEED_BASE"

@@ -4,6 +4,7 @@
 
 mod ace;
 mod attributes;
+mod buckets;
 mod clones;
 mod collect;
 mod crash;

@@ -1,0 +1,322 @@
+//! A pool in an object store: cut at every request, and with two machines that fight for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use terrane_bucket::memory::{Fate, Fates};
+use terrane_bucket::{BucketDevice, Geometry, MemoryStore, Options};
+use terrane_dataset::Dataset;
+use terrane_device::{Device, OpenMode};
+use terrane_object::ObjectSets;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_posix::{Fs, SetAttr, WholeReplay, WriteFlags, replay_pool};
+use terrane_sim::machine::ROOT;
+use terrane_store::env::{Env, SeededEnv};
+use terrane_wire::Prng;
+
+const FILES: u64 = 5;
+
+/// A machine that has the pool open.
+struct Machine {
+    pool: Arc<Pool>,
+    objects: Arc<ObjectSets>,
+    fs: Arc<Fs>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.fs.forget_all();
+        self.pool.abandon();
+    }
+}
+
+fn bucket_options() -> Options {
+    Options {
+        part_bytes: 64 << 10,
+        threads: 0,
+        write_patience: Duration::ZERO,
+        read_patience: Duration::ZERO,
+    }
+}
+
+fn options() -> ImportOptions {
+    ImportOptions { cache_bytes: 1 << 20, ..ImportOptions::default() }
+}
+
+/// A store with an empty pool.
+fn new_store() -> MemoryStore {
+    let store = MemoryStore::default();
+    let geometry = Geometry { write_unit: 4096, zone_size: 1 << 20, zone_count: 48 };
+    let device = BucketDevice::create(Arc::new(store.client(None)), geometry, &bucket_options()).unwrap();
+    let device: Arc<dyn Device> = Arc::new(device);
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+    let pool = Pool::create(vec![device], &CreateOptions::named("toy"), env, &options()).unwrap();
+    let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
+    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    Fs::format(&dataset, &ROOT).unwrap();
+    let fs = Fs::open(Arc::new(dataset)).unwrap();
+    for file in 0..FILES {
+        let ino = fs.create(fs.root(), format!("f{file}").as_bytes(), 0o644, &ROOT).unwrap().ino;
+        fs.forget(ino, 1);
+    }
+    fs.forget_all();
+    drop(fs);
+    pool.export().unwrap();
+    store
+}
+
+/// Imports the pool, replays its log, and mounts it.
+fn import(store: MemoryStore, seed: u64) -> Result<Machine, String> {
+    let device = BucketDevice::open(Arc::new(store), OpenMode::ReadWrite, &bucket_options());
+    let device: Arc<dyn Device> = Arc::new(device.map_err(|error| error.to_string())?);
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+    let pool = Pool::import(vec![device], env, &options()).map_err(|error| error.to_string())?;
+    let opened = || -> Result<_, String> {
+        let objects = ObjectSets::open(Arc::clone(&pool)).map_err(|error| error.to_string())?;
+        let mut open = |_| Dataset::open_root(&objects).map(Arc::new);
+        replay_pool(&pool, &mut open, &mut WholeReplay).map_err(|error| error.to_string())?;
+        let dataset = Dataset::open_root(&objects).map_err(|error| error.to_string())?;
+        let fs = Fs::open(Arc::new(dataset)).map_err(|error| error.to_string())?;
+        Ok((objects, fs))
+    };
+    match opened() {
+        Ok((objects, fs)) => Ok(Machine { pool, objects, fs }),
+        Err(error) => {
+            pool.abandon();
+            Err(error)
+        }
+    }
+}
+
+/// All bytes that were written to each file, and how many of them were acknowledged by an `fsync`.
+#[derive(Clone, Default)]
+struct Ledger {
+    written: BTreeMap<u64, Vec<u8>>,
+    synced: BTreeMap<u64, usize>,
+}
+
+impl Machine {
+    /// Appends to a file, and may sync it or commit. An error ends the life of the machine.
+    fn step(&self, ledger: &mut Ledger, random: &mut Prng) -> Result<(), String> {
+        let file = random.below(FILES);
+        let ino =
+            self.fs.lookup(self.fs.root(), format!("f{file}").as_bytes()).map_err(|e| format!("{e:?}"))?.ino;
+        let all = ledger.written.entry(file).or_default();
+        let len = 1 + random.below(20_000) as usize;
+        let bytes = random.random_bytes(len);
+        let at = all.len() as u64;
+        all.extend_from_slice(&bytes);
+        let len = all.len();
+        let outcome = self.fs.write(ino, at, &bytes, WriteFlags::default()).map(drop);
+        let outcome = match random.below(4) {
+            0 => outcome,
+            1 => outcome.and_then(|()| self.pool.commit().map(drop).map_err(|_| terrane_posix::Errno::EIO)),
+            _ => outcome.and_then(|()| self.fs.fsync(ino, false)).map(|()| {
+                ledger.synced.insert(file, len);
+            }),
+        };
+        self.fs.forget(ino, 1);
+        outcome.map_err(|errno| format!("{errno:?}"))
+    }
+
+    /// Each file has what was synced, and nothing that was not written.
+    fn holds(&self, ledger: &Ledger) -> Result<(), String> {
+        for file in 0..FILES {
+            let attr = self
+                .fs
+                .lookup(self.fs.root(), format!("f{file}").as_bytes())
+                .map_err(|e| format!("{e:?}"))?;
+            let mut bytes = Vec::new();
+            self.fs.read(attr.ino, 0, attr.size as u32, &mut bytes).map_err(|e| format!("{e:?}"))?;
+            self.fs.forget(attr.ino, 1);
+            let written = ledger.written.get(&file).map_or(&[][..], Vec::as_slice);
+            let synced = ledger.synced.get(&file).copied().unwrap_or(0);
+            if bytes.len() < synced || !written.starts_with(&bytes) {
+                return Err(format!("file {file} has {} bytes, of which {synced} were synced", bytes.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is there is taken for written, so that another machine goes on with it.
+    fn go_on_from(&self, ledger: &mut Ledger) {
+        for (file, written) in &mut ledger.written {
+            let attr = self.fs.lookup(self.fs.root(), format!("f{file}").as_bytes()).unwrap();
+            self.fs.forget(attr.ino, 1);
+            written.truncate(attr.size as usize);
+        }
+    }
+
+    fn empty(&self, ledger: &mut Ledger) {
+        for file in 0..FILES {
+            let ino = self.fs.lookup(self.fs.root(), format!("f{file}").as_bytes()).unwrap().ino;
+            self.fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }, &ROOT).unwrap();
+            self.fs.forget(ino, 1);
+        }
+        self.pool.commit().unwrap();
+        *ledger = Ledger::default();
+    }
+
+    fn check(&self) {
+        self.pool.commit().unwrap();
+        let report = terrane_check::check(&self.objects, &mut |_| {});
+        assert!(report.is_clean(), "{report}");
+    }
+}
+
+fn cut_at(cut: u64, seems: bool) -> Fates {
+    Box::new(move |number, _, _| match number.cmp(&cut) {
+        std::cmp::Ordering::Less => Fate::Succeeds,
+        std::cmp::Ordering::Equal if seems => Fate::SeemsToFail,
+        _ => Fate::Fails,
+    })
+}
+
+/// A life until an error, or of `steps` steps. True: there was none.
+fn live(store: MemoryStore, ledger: &mut Ledger, seed: u64, steps: u32) -> bool {
+    let Ok(machine) = import(store, seed) else { return false };
+    let mut random = Prng::new(seed);
+    (0..steps).all(|_| machine.step(ledger, &mut random).is_ok())
+}
+
+/// Every how many requests one is cut: `TERRANE_BUCKET_STRIDE`.
+fn stride() -> u64 {
+    std::env::var("TERRANE_BUCKET_STRIDE").ok().and_then(|word| word.parse().ok()).unwrap_or(7)
+}
+
+#[test]
+fn no_crash_at_any_request_loses_what_was_synced() {
+    let empty = new_store();
+    let stride = stride();
+    for seed in 0..2 {
+        let mut cut = seed % stride;
+        loop {
+            let store = empty.copy();
+            let mut ledger = Ledger::default();
+            let seems = (cut / stride).is_multiple_of(2);
+            let ended = live(store.client(Some(cut_at(cut, seems))), &mut ledger, seed, 30);
+            // The next import is cut as well, and so is the one after it.
+            for again in [cut % 23, cut % 41] {
+                if let Ok(machine) = import(store.client(Some(cut_at(again, !seems))), seed + 1) {
+                    machine
+                        .holds(&ledger)
+                        .unwrap_or_else(|text| panic!("seed {seed} cut {cut}, {again}: {text}"));
+                }
+            }
+            let machine = import(store.client(None), seed + 2)
+                .unwrap_or_else(|text| panic!("seed {seed} cut {cut}: not imported: {text}"));
+            machine.holds(&ledger).unwrap_or_else(|text| panic!("seed {seed} cut {cut}: {text}"));
+            machine.go_on_from(&mut ledger);
+            let mut random = Prng::new(seed + 3);
+            (0..3).for_each(|_| machine.step(&mut ledger, &mut random).unwrap());
+            machine.holds(&ledger).unwrap();
+            machine.check();
+            if ended {
+                break;
+            }
+            cut += stride;
+        }
+        assert!(cut > 100, "lives of few requests show little: {cut}");
+    }
+}
+
+/// What docs/object-store.md says of requests.
+#[test]
+fn requests_are_as_few_as_is_said() {
+    let store = new_store();
+    let client = Arc::new(Mutex::new(0u64));
+    let counted = Arc::clone(&client);
+    let fates: Fates = Box::new(move |_, _, _| {
+        *counted.lock().unwrap() += 1;
+        Fate::Succeeds
+    });
+    let machine = import(store.client(Some(fates)), 1).unwrap();
+    let sent = || std::mem::take(&mut *client.lock().unwrap());
+    let ino = machine.fs.lookup(machine.fs.root(), b"f0").unwrap().ino;
+    let write = |at: u64| {
+        machine.fs.write(ino, at, &[1; 5000], WriteFlags::default()).unwrap();
+    };
+    // The first ones open zones, those of the log too.
+    for at in 0..4 {
+        write(at * 5000);
+        machine.fs.fsync(ino, false).unwrap();
+        machine.pool.commit().unwrap();
+    }
+    sent();
+    for at in 4..14 {
+        write(at * 5000);
+        machine.fs.fsync(ino, false).unwrap();
+        assert_eq!(sent(), 1, "an fsync");
+    }
+    machine.pool.commit().unwrap();
+    let commit = sent();
+    assert!((3..=8).contains(&commit), "a commit: {commit}");
+    machine.pool.commit().unwrap();
+    machine.fs.fsync(ino, false).unwrap();
+    assert_eq!(sent(), 0, "an idle pool");
+    machine.fs.forget(ino, 1);
+}
+
+/// One machine imports the pool while another one writes and syncs between its requests. One of them wins, and whatever
+/// any of them acknowledged is in the pool.
+#[test]
+fn machines_that_fight_lose_nothing_that_was_synced() {
+    let rounds = std::env::var("TERRANE_BUCKET_ROUNDS").ok().and_then(|word| word.parse().ok()).unwrap_or(40);
+    let store = new_store();
+    let mut ledger = Ledger::default();
+    let mut holder = import(store.client(None), 1).unwrap();
+    let (mut taken, mut kept) = (0, 0);
+    for round in 0..rounds {
+        let mut random = Prng::new(round);
+        for _ in 0..random.below(4) {
+            holder.step(&mut ledger, &mut random).unwrap();
+        }
+        if ledger.written.values().map(Vec::len).sum::<usize>() > 4 << 20 {
+            holder.empty(&mut ledger);
+        }
+        // From a request on, the holder works between all requests of the other one.
+        let begin = random.below(25);
+        let end = begin + 1 + random.below(12);
+        let shared = Arc::new(Mutex::new((holder, ledger, random)));
+        let fates: Fates = Box::new({
+            let shared = Arc::downgrade(&shared);
+            move |number, _, _| {
+                if (begin..end).contains(&number) {
+                    let shared = shared.upgrade().unwrap();
+                    let (holder, ledger, random) = &mut *shared.lock().unwrap();
+                    // An error means that it is fenced: nothing was acknowledged.
+                    let _ = holder.step(ledger, random);
+                }
+                Fate::Succeeds
+            }
+        });
+        let other = import(store.client(Some(fates)), 1000 + round);
+        let mut guard = shared.lock().unwrap();
+        let (old, after, random) = &mut *guard;
+        ledger = std::mem::take(after);
+        match other {
+            Ok(other) => {
+                other.holds(&ledger).unwrap_or_else(|text| panic!("round {round}: {text}"));
+                // The old one cannot sync any more.
+                let mut lost = ledger.clone();
+                lost.synced.clear();
+                for _ in 0..3 {
+                    let _ = old.step(&mut lost, random);
+                }
+                assert!(lost.synced.is_empty(), "round {round}: a fenced machine acknowledged");
+                other.go_on_from(&mut ledger);
+                holder = other;
+                taken += 1;
+            }
+            Err(_) => {
+                // The old one committed in between, or was disturbed: a third one takes over.
+                holder = import(store.client(None), 2000 + round).unwrap();
+                holder.holds(&ledger).unwrap_or_else(|text| panic!("round {round}, third: {text}"));
+                holder.go_on_from(&mut ledger);
+                kept += 1;
+            }
+        }
+    }
+    holder.check();
+    assert!(taken > 0 && kept > 0, "both happen: {taken} {kept}");
+}
