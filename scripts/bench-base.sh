@@ -1,5 +1,13 @@
-# Sourced by the benchmarks that run on peers, with `base` (a directory) set, and `image` if it lies elsewhere: the image, the
-# corpus, and a place of its own for the run, which is unmounted and removed at its end.
+# Sourced by the benchmarks that run on peers, with `programs` (packages to build) set, and `image` if it lies elsewhere. Makes what they
+# need: programs (not with NO_BUILD), the image, the corpus, and a place of its own for the run, which is unmounted and removed at its end.
+
+[ "$(id -u)" = 0 ] || die "root is needed for loop devices and for dropping caches"
+can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
+"$top/scripts/setup.sh" bench
+base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
+mkdir -p "$base"
+# shellcheck disable=SC2046,SC2086
+[ -n "${NO_BUILD:-}" ] || (cd "$top" && cargo build --quiet --release $(printf ' -p %s' $programs))
 
 # One image for all, written in full: what a file system on a sparse file pays for is the disk's allocation.
 image=${image:-$base/peers.img}

@@ -38,14 +38,9 @@ while [ $# -gt 0 ]; do
 done
 [ -z "$whole" ] || plot=${plot:-$top/docs/compression.svg}
 
-[ "$(id -u)" = 0 ] || die "root is needed for loop devices and for dropping caches"
-can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
-"$top/scripts/setup.sh" bench
-base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
-mkdir -p "$base"
 TERRANE_BENCH_GIB=${TERRANE_BENCH_GIB:-4}
-[ -n "${NO_BUILD:-}" ] || (cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
 fsbench=$(dirname "$terrane")/fsbench
+programs="terrane-cli fsbench"
 . "$top/scripts/bench-base.sh"
 results=${append:-$base/compression.jsonl}
 [ -n "$append" ] || : >"$results"

@@ -32,18 +32,12 @@ works=,$works,
 works=${works/,xattr,/,xattr-1,xattr-32,xattr-256,xattr-1024,xattr-4096,xattr-16384,xattr-65536,}
 [ -n "$out" ] || { [ -z "$whole" ] || out=$top/docs/benchmarks.md; }
 
-[ "$(id -u)" = 0 ] || die "root is needed for loop devices and for dropping caches"
-can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
-"$top/scripts/setup.sh" bench
-base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
-mkdir -p "$base"
-(cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
 # What measures the library: the path of its program is known to cargo alone.
 in_process=$(cd "$top" && cargo bench --quiet --no-run -p terrane --bench xattr --message-format json |
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
-if [ -d "$top/benches/null" ]; then (cd "$top" && cargo build --quiet --release -p terrane-null); fi
 fsbench=$(dirname "$terrane")/fsbench
 
+programs="terrane-cli terrane-null fsbench"
 . "$top/scripts/bench-base.sh"
 
 kernel=ext4,xfs,btrfs

@@ -16,12 +16,7 @@ while [ $# -gt 0 ]; do
         *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
-[ "$(id -u)" = 0 ] || die "root is needed for loop devices"
-can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
-"$top/scripts/setup.sh" bench
-base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
-mkdir -p "$base"
-[ -n "${NO_BUILD:-}" ] || (cd "$top" && cargo build --quiet --release -p terrane-cli -p terrane-null)
+programs="terrane-cli terrane-null"
 . "$top/scripts/bench-base.sh"
 
 # The inputs lie on the machine's disk, and in its cache.

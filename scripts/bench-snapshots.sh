@@ -18,12 +18,7 @@ while [ $# -gt 0 ]; do
         *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
-[ "$(id -u)" = 0 ] || die "root is needed for loop devices"
-can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
-"$top/scripts/setup.sh" bench
-base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
-mkdir -p "$base"
-[ -n "${NO_BUILD:-}" ] || build_terrane
+programs="terrane-cli terrane-preload"
 . "$top/scripts/bench-base.sh"
 
 for rep in $(seq "$reps"); do

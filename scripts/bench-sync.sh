@@ -34,12 +34,7 @@ while [ $# -gt 0 ]; do
 done
 only=${only:-$known}
 for row in ${only//,/ }; do [[ ,$known, == *,$row,* ]] || die "--only: no row is called $row; there are $known"; done
-[ "$(id -u)" = 0 ] || die "root is needed for loop devices"
-can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
-"$top/scripts/setup.sh" bench
-base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
-mkdir -p "$base"
-[ -n "${NO_BUILD:-}" ] || (build_terrane && cd "$top" && cargo build --quiet --release -p fsbench)
+programs="terrane-cli terrane-preload fsbench"
 . "$top/scripts/bench-base.sh"
 fsbench=$(dirname "$terrane")/fsbench
 ram=$(mktemp -d /dev/shm/bench-sync.XXXXXX)
