@@ -671,12 +671,11 @@ fn open(
     // Sequence numbers in the tables are in use, whatever lease the uberblock names.
     let used = tables.zones.last_key_value().map_or(0, |(seq, _)| seq.0 + 1);
     let mut alloc = Allocator::new(lease_seq.max(used));
-    let mut used = BTreeSet::new();
-    for (seq, zone) in &mut tables.zones {
-        used.extend(zone.replicas().iter());
-        if options.read_only {
-            continue;
-        }
+    let used: BTreeSet<Home> = tables.zones.values().flat_map(|zone| zone.replicas().iter()).collect();
+    // Before any zone is resumed, which ends it for another machine that has the pool: a log device may be missing.
+    let gives_up = options.rewind.is_some() || options.discard_log;
+    let log = find_log((&devices, &label), uber.txg, record.log, &used, (options.read_only, gives_up))?;
+    for (seq, zone) in tables.zones.iter_mut().filter(|_| !options.read_only) {
         let at = resume(&devices, zone)?;
         if zone.phase == Phase::Open {
             let home = zone.replicas().first();
@@ -691,8 +690,6 @@ fn open(
             }
         }
     }
-    let gives_up = options.rewind.is_some() || options.discard_log;
-    let log = find_log((&devices, &label), uber.txg, record.log, &used, (options.read_only, gives_up))?;
     let kept: BTreeSet<Home> = log.iter().flat_map(FoundLog::homes).filter_map(LogHome::lent).collect();
     for home in log.iter().flat_map(FoundLog::homes) {
         if let LogHome::Own { device, zone, .. } = home
