@@ -16,8 +16,7 @@ if [ -z "${TERRANE_BUCKET_URL:-}" ]; then
     "$top/scripts/setup.sh" buckets
     gateway=${CARGO_TARGET_DIR:-$top/target}/tools/bin/versitygw
     store=$(work_dir) passed=0 failed=0 skipped=0 log=$store/log
-    pid=
-    trap '[ -z "$pid" ] || { kill "$pid" && wait "$pid"; } 2>/dev/null || true; rm -rf "$store"' EXIT
+    trap 'kill "$(cat "$store/pid" 2>/dev/null)" 2>/dev/null || true; rm -rf "$store"' EXIT
     count() { # log
         local sums
         grep -qE '^(buckets|mounted): ' "$1" || { failed=$((failed + 1)); return; }
@@ -38,12 +37,16 @@ if [ -z "${TERRANE_BUCKET_URL:-}" ]; then
     on "file://$store/dir/p" "$@"
     if [ -x "$gateway" ]; then
         port=$((20000 + RANDOM % 10000))
-        ROOT_ACCESS_KEY=test ROOT_SECRET_KEY=secret-of-a-test "$gateway" --quiet --port "127.0.0.1:$port" posix "$store/objects" \
-            >"$store/gateway.log" 2>&1 &
-        pid=$!
+        # Checks end it and begin it again by this.
+        export GATEWAY_PID=$store/pid GATEWAY=$store/gateway
+        cat >"$GATEWAY" <<EOT
+ROOT_ACCESS_KEY=test ROOT_SECRET_KEY=secret-of-a-test "$gateway" --quiet --port 127.0.0.1:$port posix "$store/objects" >>"$store/gateway.log" 2>&1 &
+echo \$! >"$GATEWAY_PID"
+for _ in \$(seq 100); do (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break; sleep 0.1; done
+EOT
+        bash "$GATEWAY"
         printf '[default]\naws_access_key_id = test\naws_secret_access_key = secret-of-a-test\n' >"$store/home/.aws/credentials"
         export AWS_SHARED_CREDENTIALS_FILE=$store/home/.aws/credentials AWS_ENDPOINT_URL=http://127.0.0.1:$port
-        for _ in $(seq 100); do (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break; sleep 0.1; done
         on s3://pools/p "$@"
         if [ $# = 0 ]; then
             say "-- mounted suite on s3"
@@ -134,6 +137,28 @@ check_space() {
     [ "$used" -lt $((1 << 20)) ] || { say "    $used bytes used by nothing"; return 1; }
 }
 
+# The store is away for a while: callers wait, the status says why, and nothing is lost.
+check_store_away() {
+    [ -n "${GATEWAY:-}" ] || skip 'no server to end'
+    local tries writer
+    head -c 3M /dev/urandom >"$work/expected"
+    kill "$(cat "$GATEWAY_PID")"
+    dd if="$work/expected" of="$mnt/file" bs=1M conv=fsync status=none &
+    writer=$!
+    ends_with_check "$writer"
+    for tries in $(seq 100); do
+        "$terrane" pool status p | grep -q 'trying again' && break
+        sleep 0.1
+    done
+    "$terrane" pool status p | grep 'trying again' || { say "    the status does not say why"; return 1; }
+    kill -0 "$writer" || { say "    the writer did not wait"; return 1; }
+    bash "$GATEWAY"
+    wait "$writer"
+    "$terrane" pool status p | grep -q 'state: healthy'
+    kill -9 "$(server)"
+    cmp "$work/expected" "$mnt/file"
+}
+
 # A read-only mount and a check change nothing.
 check_read_only() {
     cp -a "$tree" "$mnt/tree"
@@ -147,5 +172,7 @@ check_read_only() {
 }
 
 all=(check_two_machines check_take_over check_killed_server check_space check_read_only)
+# A directory does not go away.
+[ -z "${GATEWAY:-}" ] || all+=(check_store_away)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

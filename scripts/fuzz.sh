@@ -11,7 +11,7 @@ seconds=${1:-600}
 shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(micro tiny fat changes nvlist attributes lz4 zstd gzip lzjb zle labels records tables batches
-    snapshots parts dead_entries node_keys shared log log_records)
+    snapshots parts dead_entries node_keys shared log log_records bucket)
 # No sanitizer: there is no unsafe code of ours to watch, blocks are expanded into fenced memory, and without one the stable compiler serves.
 cargo fuzz build --sanitizer none
 built=fuzz/target/$(rustc -vV | sed -n 's/^host: //p')/release

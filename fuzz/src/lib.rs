@@ -11,6 +11,7 @@ use terrane_zap::{MemStore, ZapOptions};
 
 pub mod attributes;
 pub mod blocks;
+pub mod bucket;
 pub mod dataset;
 pub mod log;
 pub mod pool;

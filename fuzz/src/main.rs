@@ -54,7 +54,12 @@ fn main() -> std::io::Result<()> {
             )?;
         }
     }
-    let made = [terrane_fuzz::pool::seeds(), terrane_fuzz::dataset::seeds(), terrane_fuzz::log::seeds()];
+    let made = [
+        terrane_fuzz::pool::seeds(),
+        terrane_fuzz::dataset::seeds(),
+        terrane_fuzz::log::seeds(),
+        terrane_fuzz::bucket::seeds(),
+    ];
     for (target, name, input) in made.into_iter().flatten() {
         save(&corpus, target, &name, &input)?;
     }

@@ -1,4 +1,4 @@
-//! Reading ahead: large requests for those who read on.
+//! Prefetch: sequential reads become large requests.
 //!
 //! A request takes as long for 16 KiB as for half a MiB, and stores charge for each. So a read that goes on where another
 //! one ended is answered from pieces of [`PIECE`], of which the next ones are requested before they are asked for. A read

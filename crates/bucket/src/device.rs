@@ -12,10 +12,10 @@
 use crate::ahead::{AHEAD, Ahead, PIECE, PieceId};
 use crate::dir::random;
 use crate::filling::{End, Filling, FillingId, Part};
-use crate::requests::{RequestCounts, Requests, Workers};
+use crate::requests::{Requests, Workers};
 use crate::root::{
-    ANCHOR_BYTES, ANCHORS, BYTES_MAX, Geometry, Holder, ROOT, Root, TableId, ZoneEntry, Zones, encode_table,
-    parse_table,
+    ANCHOR_BYTES, ANCHORS, Geometry, Holder, ROOT, ROOT_BYTES_MAX, Root, TABLE_BYTES_MAX, TableId, ZoneEntry,
+    Zones, encode_table, parse_table,
 };
 use crate::store::{Store, StoreError, Version};
 use parking_lot::{Mutex, RwLock};
@@ -42,7 +42,7 @@ const SETTLERS: usize = 16;
 pub struct Options {
     /// Largest object, in bytes.
     pub part_bytes: usize,
-    /// Requests under way at a time. 0: those who write send them.
+    /// Requests under way at a time. 0: the writing thread sends them.
     pub threads: usize,
     /// A write fails for good if the store did not take it for so long.
     pub write_patience: Duration,
@@ -136,8 +136,8 @@ fn this_process() -> Holder {
 ///
 /// # Errors
 /// The store did not answer, or what it returned is no root.
-pub fn read_root(store: &dyn Store) -> Result<Option<(Root, Version)>, DeviceError> {
-    let found = store.get(ROOT, BYTES_MAX).map_err(|error| io_error(None, 0, "opening", error))?;
+fn read_root(store: &dyn Store) -> Result<Option<(Root, Version)>, DeviceError> {
+    let found = store.get(ROOT, ROOT_BYTES_MAX).map_err(|error| io_error(None, 0, "opening", error))?;
     found
         .map(|(raw, version)| {
             let root = Root::parse(&raw, &format!("{}/{ROOT}", store.url())).map_err(|corrupt| {
@@ -146,6 +146,29 @@ pub fn read_root(store: &dyn Store) -> Result<Option<(Root, Version)>, DeviceErr
             Ok((root, version))
         })
         .transpose()
+}
+
+/// Refuses a root whose objects would be deleted while it names them. No such root is written.
+fn refuse_shared(
+    named: &Zones,
+    garbage: &[FillingId],
+    table: Option<TableId>,
+    url: &str,
+) -> Result<(), DeviceError> {
+    let mut seen: BTreeSet<FillingId> = garbage.iter().copied().collect();
+    let all = named.values().map(|entry| entry.id).chain(table.map(|table| table.0));
+    for id in all {
+        if !seen.insert(id) {
+            let remedy = "restore the object of that name from a copy";
+            return Err(refused(
+                url,
+                "a root that names each object once",
+                format_args!("{id} twice"),
+                remedy,
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Deletes the objects of a pool that is not in use, its root last.
@@ -193,7 +216,7 @@ impl BucketDevice {
         Self::with_root(store, (root, version), OpenMode::ReadWrite, holder, options)
     }
 
-    /// Opens the device in a store. The first flush takes the pool over from whoever has it.
+    /// Opens the device in a store. The first flush that replaces the root takes the pool over from its holder.
     ///
     /// # Errors
     /// `Refused` if there is none, or its root is damaged; `Io` if the store does not answer.
@@ -230,8 +253,9 @@ impl BucketDevice {
         let mut named = match root.table {
             Some(table) => {
                 let key = table.key();
-                let found =
-                    requests.get(&key, BYTES_MAX).map_err(|error| io_error(None, 0, "opening", error))?;
+                let found = requests
+                    .get(&key, TABLE_BYTES_MAX)
+                    .map_err(|error| io_error(None, 0, "opening", error))?;
                 let lost = || {
                     refused(&url, "the table that the root names", "none", "restore the object from a copy")
                 };
@@ -249,6 +273,7 @@ impl BucketDevice {
                 None => drop(named.remove(&zone)),
             }
         }
+        refuse_shared(&named, &root.garbage, root.table, &url)?;
         let capacities = (0..geometry.zone_count).map(|_| geometry.zone_size);
         let rules = ZoneRules::new(geometry.write_unit, 0, capacities, ZoneState::Empty);
         for (zone, content) in
@@ -315,11 +340,6 @@ impl BucketDevice {
         self.identity = Some(identity);
         *self.lock.lock() = Some(Box::new(lock));
         self
-    }
-
-    /// Requests that were sent.
-    pub fn counts(&self) -> &RequestCounts {
-        &self.requests.counts
     }
 
     fn filling(&self, zone: ZoneIdx) -> Option<&RwLock<Option<Filling>>> {
@@ -423,6 +443,18 @@ impl BucketDevice {
             self.pending.lock().insert(zone);
         }
         Ok(())
+    }
+
+    /// What is said when an object of another opener is in the place of a part.
+    fn fenced_text(&self) -> String {
+        let found = self.requests.get(ROOT, ROOT_BYTES_MAX).ok().flatten();
+        let root = found.and_then(|(raw, _)| Root::parse(&raw, self.requests.url()).ok());
+        match root.map(|root| root.holder).filter(|holder| holder.opener != self.holder.opener) {
+            Some(winner) => format!("fenced: {winner} has taken the pool over; unmount it here"),
+            None => {
+                "fenced: another process has opened the pool for writing, and not committed yet".to_owned()
+            }
+        }
     }
 
     /// Puts what was written, and waits.
@@ -564,7 +596,7 @@ impl BucketDevice {
         let mut winner = None;
         let swapped = self.requests.swap(ROOT, |store| match store.swap(ROOT, raw, Some(expected)) {
             Err(StoreError::Changed) => {
-                let Some((found, version)) = store.get(ROOT, BYTES_MAX)? else {
+                let Some((found, version)) = store.get(ROOT, ROOT_BYTES_MAX)? else {
                     return Err(StoreError::Missing);
                 };
                 match Root::parse(&found, store.url()) {
@@ -810,7 +842,7 @@ impl Device for BucketDevice {
             return Ok(());
         }
         self.put_all().map_err(|error| match error {
-            StoreError::Exists => self.fail("fenced: another process has opened the pool for writing".into()),
+            StoreError::Exists => self.fail(self.fenced_text()),
             error => self.fail(format!("data not stored: {error}")),
         })?;
         let mut committed = self.committed.lock();

@@ -4,12 +4,13 @@
 //! exists. Replacing is done under a lock of the directory's lock file, and a version is the hash of the content.
 
 use crate::store::{Listed, Store, StoreError, Version};
+use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Below this name lie files that are being written. No object has it.
 const TEMPORARY: &str = ".tmp";
@@ -27,6 +28,10 @@ pub struct DirStore {
     url: String,
     /// Makes temporary names of this process differ.
     next: AtomicU64,
+    /// A sync failed. The kernel says so once; later syncs would seem to succeed.
+    is_unsynced: AtomicBool,
+    /// Held while directories are made or removed.
+    making: Mutex<()>,
 }
 
 fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -52,6 +57,8 @@ impl DirStore {
             root: root.to_owned(),
             url: format!("file://{}", root.display()),
             next: AtomicU64::new(0),
+            is_unsynced: AtomicBool::new(false),
+            making: Mutex::default(),
         })
     }
 
@@ -81,18 +88,33 @@ impl DirStore {
         Ok(path)
     }
 
-    /// Makes the directories above an object, durably.
-    fn make_parents(&self, path: &Path) -> io::Result<()> {
-        let Some(parent) = path.parent() else { return Ok(()) };
-        if parent.is_dir() {
-            return Ok(());
-        }
+    /// Makes the directories above an object, durably. The caller holds `making`: a directory that is found was synced.
+    fn make_parents(&self, path: &Path) -> Result<(), StoreError> {
+        let Some(parent) = path.parent().filter(|parent| !parent.is_dir()) else { return Ok(()) };
         self.make_parents(parent)?;
         match fs::create_dir(parent) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(failed("making", parent)(error))
+            }
+            _ => self.sync_parent(parent),
         }
-        sync_parent(parent)
+    }
+
+    /// Makes the name of a file durable.
+    fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        File::open(parent).and_then(|dir| dir.sync_all()).map_err(|error| {
+            self.is_unsynced.store(true, Ordering::Relaxed);
+            StoreError::Unsynced(format!("sync of {} failed: {error}", parent.display()))
+        })
+    }
+
+    /// Fails if a sync has failed before.
+    fn refuse_unsynced(&self) -> Result<(), StoreError> {
+        match self.is_unsynced.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unsynced(format!("an earlier sync in {} failed", self.root.display()))),
+            false => Ok(()),
+        }
     }
 
     fn read_whole(&self, path: &Path, limit: usize) -> Result<Option<Vec<u8>>, StoreError> {
@@ -153,10 +175,6 @@ fn lock_soon(file: &File) -> io::Result<()> {
     }
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
-}
-
 /// Removes what processes that ended were writing. That it cannot is no reason not to go on.
 fn remove_left(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -191,22 +209,26 @@ impl Store for DirStore {
 
     fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
         let path = self.path(key)?;
+        self.refuse_unsynced()?;
         let temporary = self.write_temporary(body)?;
-        let link = || -> io::Result<()> {
+        let link = || {
+            let making = self.making.lock();
             self.make_parents(&path)?;
-            fs::hard_link(&temporary, &path)?;
-            sync_parent(&path)
+            fs::hard_link(&temporary, &path).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => StoreError::Exists,
+                _ => failed("making", &path)(error),
+            })?;
+            drop(making);
+            self.sync_parent(&path)
         };
         let linked = link();
         let _ = fs::remove_file(&temporary);
-        linked.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => StoreError::Exists,
-            _ => failed("making", &path)(error),
-        })
+        linked
     }
 
     fn swap(&self, key: &str, body: &[u8], expected: Option<&Version>) -> Result<Version, StoreError> {
         let path = self.path(key)?;
+        self.refuse_unsynced()?;
         let temporary = self.write_temporary(body)?;
         let replace = || -> Result<(), StoreError> {
             let lock = self.root.join(LOCK);
@@ -217,12 +239,10 @@ impl Store for DirStore {
             if present.as_ref() != expected {
                 return Err(StoreError::Changed);
             }
-            let rename = || -> io::Result<()> {
-                self.make_parents(&path)?;
-                fs::rename(&temporary, &path)?;
-                sync_parent(&path)
-            };
-            rename().map_err(failed("replacing", &path))
+            let _making = self.making.lock();
+            self.make_parents(&path)?;
+            fs::rename(&temporary, &path).map_err(failed("replacing", &path))?;
+            self.sync_parent(&path)
         };
         let replaced = replace();
         let _ = fs::remove_file(&temporary);
@@ -273,6 +293,7 @@ impl Store for DirStore {
                 _ => {}
             }
             // Directories that have become empty; one that has not refuses.
+            let _making = self.making.lock();
             for dir in path.ancestors().skip(1).take_while(|dir| *dir != self.root) {
                 if fs::remove_dir(dir).is_err() {
                     break;
@@ -294,6 +315,18 @@ mod tests {
         for key in ["", "/", "../x", "a/../b", "a//b", ".tmp/x", "/etc/passwd"] {
             assert!(matches!(store.create(key, b"x"), Err(StoreError::Failed(_))), "{key}");
         }
+    }
+
+    #[test]
+    fn a_failed_sync_is_final() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = DirStore::open(dir.path(), true).unwrap();
+        store.create("z/a", b"x").unwrap();
+        let is_final = |outcome: Result<(), StoreError>| matches!(outcome, Err(StoreError::Unsynced(_)));
+        assert!(is_final(store.sync_parent(&dir.path().join("gone/x"))));
+        assert!(is_final(store.create("z/b", b"x")), "a later sync would seem to succeed");
+        assert!(is_final(store.swap("root", b"x", None).map(drop)));
+        assert_eq!(store.len_of("z/a"), Ok(Some(1)));
     }
 
     #[test]

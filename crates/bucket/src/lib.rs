@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod ahead;
+#[cfg(feature = "s3")]
 mod credentials;
 mod device;
 pub mod dir;
@@ -24,13 +25,13 @@ pub mod memory;
 pub mod promises;
 mod requests;
 mod root;
+#[cfg(feature = "s3")]
 mod s3;
 pub mod store;
 
-pub use device::{BucketDevice, Options, erase, read_root};
+pub use device::{BucketDevice, Options, erase};
 pub use dir::DirStore;
 pub use location::Location;
 pub use memory::MemoryStore;
-pub use requests::RequestCounts;
-pub use root::{Geometry, Holder, ROOT, Root};
+pub use root::{Geometry, ROOT, Root, encode_table, parse_table};
 pub use store::{Listed, Store, StoreError, Version};

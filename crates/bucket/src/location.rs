@@ -1,7 +1,6 @@
 //! Where a pool's objects are: a URL, and what it takes to reach it.
 
 use crate::dir::DirStore;
-use crate::s3::S3Store;
 use crate::store::{Store, StoreError};
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +68,10 @@ impl Location {
     /// If it cannot be used at all.
     pub fn open(&self, create: bool) -> Result<Arc<dyn Store>, StoreError> {
         if self.url.starts_with("s3://") {
-            return Ok(Arc::new(S3Store::open(self)?));
+            #[cfg(feature = "s3")]
+            return Ok(Arc::new(crate::s3::S3Store::open(self)?));
+            #[cfg(not(feature = "s3"))]
+            return Err(StoreError::Failed("built without the feature `s3`".into()));
         }
         let dir = self.url.strip_prefix("file://").unwrap_or(&self.url);
         Ok(Arc::new(DirStore::open(Path::new(dir), create)?))

@@ -78,11 +78,6 @@ impl MemoryStore {
         MemoryStore { ignores: Some(condition), ..MemoryStore::default() }
     }
 
-    /// How many requests this client has sent.
-    pub fn requests(&self) -> u64 {
-        self.fates.lock().0
-    }
-
     /// The objects as they are now, for another store that begins with them.
     pub fn copy(&self) -> MemoryStore {
         let objects = self.objects.lock();

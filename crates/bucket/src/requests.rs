@@ -1,8 +1,8 @@
 //! Requests that are repeated until the store answers, and threads that put and delete.
 //!
 //! A store that cannot be reached is waited for, as a disk that hangs: with a message, and with a bound. Every request
-//! can be repeated. A part that exists with the right length was put by an earlier attempt of this process, because
-//! nobody else uses its name; the only object that another opener puts there is a seal, and that is empty.
+//! can be repeated. A part that exists with the same bytes was put by an earlier attempt of this process. The only object
+//! that another opener puts there is a seal, and that is empty.
 
 use crate::filling::{Body, FillingId};
 use crate::root::TableId;
@@ -10,7 +10,7 @@ use crate::store::{Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use terrane_device::monotonic_ns;
@@ -22,23 +22,6 @@ const COMPARED_MAX: usize = 64 << 20;
 /// Parts that wait for a thread; then writers wait.
 const WAITING_MAX: usize = 8;
 
-/// How many requests of each kind were sent.
-#[derive(Debug, Default)]
-pub struct RequestCounts {
-    /// Objects that were made.
-    pub put: AtomicU64,
-    /// Roots that were replaced.
-    pub swap: AtomicU64,
-    /// Objects and ranges that were read.
-    pub get: AtomicU64,
-    /// Lists.
-    pub list: AtomicU64,
-    /// Deletions, each of several objects.
-    pub delete: AtomicU64,
-    /// Those of all kinds that were sent again after a failure.
-    pub repeated: AtomicU64,
-}
-
 /// A store whose failures are waited for.
 pub struct Requests {
     store: Arc<dyn Store>,
@@ -47,7 +30,6 @@ pub struct Requests {
     trouble: Mutex<Option<String>>,
     is_closing: Mutex<bool>,
     closing: Condvar,
-    pub counts: RequestCounts,
 }
 
 impl Requests {
@@ -60,7 +42,6 @@ impl Requests {
             trouble: Mutex::default(),
             is_closing: Mutex::new(false),
             closing: Condvar::new(),
-            counts: RequestCounts::default(),
         }
     }
 
@@ -82,13 +63,12 @@ impl Requests {
     /// Repeats what is `Failed` until `patience` is over.
     fn insist<T>(
         &self,
-        (what, key, count): (&str, &str, &AtomicU64),
+        (what, key): (&str, &str),
         patience: Duration,
         mut once: impl FnMut(&dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (begin, mut pause) = (monotonic_ns(), PAUSES.0);
         loop {
-            count.fetch_add(1, Ordering::Relaxed);
             let text = match once(self.store.as_ref()) {
                 Err(StoreError::Failed(text)) => text,
                 outcome => {
@@ -111,7 +91,6 @@ impl Requests {
             }
             self.closing.wait_for(&mut is_closing, pause);
             drop(is_closing);
-            self.counts.repeated.fetch_add(1, Ordering::Relaxed);
             pause = (pause * 2).min(PAUSES.1);
         }
     }
@@ -121,7 +100,7 @@ impl Requests {
     /// # Errors
     /// `Exists`: it was sealed. `Failed`: patience is over.
     pub fn put(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
-        self.insist(("put", key, &self.counts.put), self.write_patience, |store| {
+        self.insist(("put", key), self.write_patience, |store| {
             match store.create(key, body) {
                 Err(StoreError::Exists) => match store.get(key, body.len().max(COMPARED_MAX))? {
                     // Not by its length: a copy of this process, as a restored virtual machine has one, writes other bytes.
@@ -144,7 +123,7 @@ impl Requests {
         key: &str,
         once: impl FnMut(&dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.insist(("replacing", key, &self.counts.swap), self.write_patience, once)
+        self.insist(("replacing", key), self.write_patience, once)
     }
 
     /// An object of at most `limit` bytes.
@@ -152,7 +131,7 @@ impl Requests {
     /// # Errors
     /// `Failed`: patience is over.
     pub fn get(&self, key: &str, limit: usize) -> Result<Option<(Vec<u8>, crate::Version)>, StoreError> {
-        self.insist(("get", key, &self.counts.get), self.read_patience, |store| store.get(key, limit))
+        self.insist(("get", key), self.read_patience, |store| store.get(key, limit))
     }
 
     /// A range of an object.
@@ -160,7 +139,7 @@ impl Requests {
     /// # Errors
     /// `Missing`; `Failed`: patience is over.
     pub fn read(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        self.insist(("read", key, &self.counts.get), self.read_patience, |store| store.read(key, offset, buf))
+        self.insist(("read", key), self.read_patience, |store| store.read(key, offset, buf))
     }
 
     /// Names that begin with a prefix and come after `after`.
@@ -168,18 +147,14 @@ impl Requests {
     /// # Errors
     /// `Failed`: patience is over.
     pub fn list(&self, prefix: &str, after: &str) -> Result<Vec<crate::Listed>, StoreError> {
-        self.insist(("list", prefix, &self.counts.list), self.read_patience, |store| {
-            store.list(prefix, after)
-        })
+        self.insist(("list", prefix), self.read_patience, |store| store.list(prefix, after))
     }
 
     /// Removes all objects of a filling, and the table of that name. One attempt.
     fn delete(&self, id: FillingId) -> Result<(), StoreError> {
-        self.counts.list.fetch_add(1, Ordering::Relaxed);
         let mut keys: Vec<String> =
             self.store.list(&id.prefix(), "")?.into_iter().map(|found| found.key).collect();
         keys.push(TableId(id).key());
-        self.counts.delete.fetch_add(1, Ordering::Relaxed);
         self.store.delete(&keys)
     }
 }
@@ -243,7 +218,7 @@ impl Workers {
         Workers { threads: threads.collect(), shared }
     }
 
-    /// Whether others work for those who hand over.
+    /// Whether there are threads. Otherwise the caller does each job.
     pub fn has_threads(&self) -> bool {
         !self.threads.is_empty()
     }

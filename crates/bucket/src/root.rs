@@ -1,9 +1,10 @@
 //! The root: the one object that is replaced.
 //!
-//! It says which filling each zone has, and holds the anchor zones whole. Everything else is immutable, so who replaces
-//! the root has committed, and who finds it replaced by another has lost the pool. Most zones do not change between two
-//! commits, so they are named in a *table*, an immutable object of its own. The root has what changed since.
-//! `FORMAT.md`, section "Object stores".
+//! It says which filling each zone has, and holds the anchor zones whole. Everything else is immutable. So a process that
+//! replaces the root has committed, and one that finds another's in its place has lost the pool.
+//!
+//! Most zones do not change between two commits. They are named in a *table*, an immutable object of its own, and the root
+//! has what changed since. `FORMAT.md`, section "Object stores".
 
 use crate::filling::{End, Filling, FillingId, Part};
 use std::collections::BTreeMap;
@@ -17,8 +18,9 @@ const TABLE_MAGIC: [u8; 8] = *b"TERRTABL";
 const VERSION: u32 = 1;
 /// Of the hash that ends root and table.
 const HASH_BYTES: usize = 32;
-/// Most bytes of a root or a table that are read.
-pub const BYTES_MAX: usize = 1 << 30;
+/// Most bytes of a root that are read, and of a table.
+pub const ROOT_BYTES_MAX: usize = 256 << 20;
+pub const TABLE_BYTES_MAX: usize = 1 << 30;
 /// Anchor zones are stored in pieces of so many bytes, and pieces of zeros are left out.
 const PIECE: usize = 256;
 /// Most bytes of an anchor zone.
@@ -165,7 +167,8 @@ fn read_entry(
     let id = read_id(r).map_err(short)?;
     let is_complete = r.u8().map_err(short)? != 0;
     let count = r.count(1).map_err(short)?;
-    let mut parts = Vec::with_capacity(count);
+    // Each length takes a byte or more here, and eight in memory.
+    let mut parts = Vec::new();
     let mut sum = 0u64;
     for _ in 0..count {
         let len = r.varint().map_err(short)?;

@@ -2,7 +2,7 @@
 //!
 //! A store keeps objects that are put whole and read in ranges. Two of its promises carry the commit:
 //!
-//! * [`create`](Store::create) makes an object only if there is none of that name, whoever else tries.
+//! * [`create`](Store::create) makes an object only if there is none of that name. Of several clients that try, one succeeds.
 //! * [`swap`](Store::swap) replaces an object only if it still is the version that the caller has seen.
 //!
 //! A request that fails may have been carried out nevertheless, or may still be. Callers must be right in both cases.
@@ -22,6 +22,8 @@ pub enum StoreError {
     Changed,
     /// There is no object of that name.
     Missing,
+    /// What was put may be lost, and no later request shows whether it is: a sync failed. Never repeated.
+    Unsynced(String),
     /// Anything else: the store could not be reached, refused, or broke off. The text is for administrators.
     Failed(String),
 }
@@ -32,7 +34,7 @@ impl fmt::Display for StoreError {
             StoreError::Exists => f.write_str("an object of that name exists"),
             StoreError::Changed => f.write_str("another client has replaced the object"),
             StoreError::Missing => f.write_str("no such object"),
-            StoreError::Failed(text) => f.write_str(text),
+            StoreError::Failed(text) | StoreError::Unsynced(text) => f.write_str(text),
         }
     }
 }
@@ -56,15 +58,15 @@ pub trait Store: Send + Sync {
     /// Makes an object. It is durable on return.
     ///
     /// # Errors
-    /// `Exists`, or `Failed`; then it may exist all the same.
+    /// `Exists`; `Failed` or `Unsynced`: then it may exist all the same.
     fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError>;
 
     /// Replaces the version `expected` of an object, or makes the object if `expected` is `None`. It is durable on
     /// return.
     ///
     /// # Errors
-    /// `Changed` if it is another version, does not exist, or exists although `expected` is `None`. After `Failed` it
-    /// may have been replaced all the same.
+    /// `Changed` if it is another version, does not exist, or exists although `expected` is `None`. After `Failed`
+    /// and `Unsynced` it may have been replaced all the same.
     fn swap(&self, key: &str, body: &[u8], expected: Option<&Version>) -> Result<Version, StoreError>;
 
     /// An object and its version; `None` if there is none. An object of more than `limit` bytes is `Failed`.
