@@ -149,7 +149,9 @@ start_writers() { # kinds...
 cut_power() {
     local pid device=${TERRANE_POOL_DEVICE:-$work/pool.img}
     pid=$(server)
-    kill -9 "$(supervisor "$pid")" "$pid" "${writers[@]}"
+    # Writers first. SQLite takes a directory that it cannot open for one that needs no sync, so with a rollback journal it says yes once
+    # more if the mount is gone and it is not.
+    kill -9 "${writers[@]}" "$(supervisor "$pid")" "$pid"
     pg_kill
     # Clients of PostgreSQL are left without it, and end by themselves: so they say all that they were told.
     wait "${writers[@]}" "${clients[@]}" 2>/dev/null || true
@@ -165,7 +167,7 @@ recovers() { # kinds that wrote...
     "$terrane" check p >"$work/check.log" 2>&1 || { cat "$work/check.log"; return 1; }
     "$terrane" mount p "$mnt" -o allow_other || return 1
     for kind in rollback wal rocksdb; do
-        python3 "$top/scripts/databases.py" verify "$kind" "$mnt/$kind" "$(last_of "$kind")" >"$work/verified" || return 1
+        python3 "$top/scripts/databases.py" verify "$kind" "$mnt/$kind" "$(last_of "$kind")" >"$work/verified" || { say "    of $kind"; return 1; }
     done
     pg_start || return 1
     if [[ " $* " == *' postgres '* ]]; then
