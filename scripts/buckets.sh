@@ -171,7 +171,58 @@ check_read_only() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_two_machines check_take_over check_killed_server check_space check_read_only)
+# Other machines that follow a writer: what it commits they see soon, and never a wrong byte, while GC deletes what it replaced.
+check_follow() {
+    local i readers=() seconds=${TERRANE_FOLLOW_SECONDS:-12} count=${TERRANE_FOLLOWERS:-3} open writer
+    follower() { TERRANE_STATE_DIR=$work/follower-$1 "$terrane" "${@:2}"; }
+    # What is deleted stays for a moment only, so that readers are overtaken.
+    "$terrane" fs set retain=2s p
+    head -c 300000 /dev/urandom >"$work/one"
+    head -c 300000 /dev/urandom >"$work/two"
+    cp "$work/one" "$mnt/file"
+    mkdir "$mnt/dir"
+    touch "$mnt/dir/before"
+    echo 0 >"$mnt/version"
+    "$terrane" sync p
+    for i in $(seq "$count"); do
+        mkdir -p "$work/follower-$i" "$work/mnt-$i"
+        follower "$i" mount "$TERRANE_BUCKET_URL" "$work/mnt-$i" -o follow
+        cmp "$work/one" "$work/mnt-$i/file"
+    done
+    ! touch "$work/mnt-1/no" 2>/dev/null || { say "    a follower can write"; return 1; }
+    exec {open}<"$work/mnt-1/file"
+    # In place, of the same size; a new name, and one less.
+    dd if="$work/two" of="$mnt/file" bs=300000 conv=notrunc status=none
+    mv "$mnt/dir/before" "$mnt/dir/after"
+    "$terrane" sync p
+    for i in $(seq 100); do cmp -s "$work/two" "$work/mnt-1/file" && break; sleep 0.1; done
+    cmp "$work/two" "$work/mnt-1/file"
+    cmp "$work/two" <(cat <&"$open")
+    [ "$(ls "$work/mnt-1/dir")" = after ]
+    exec {open}<&-
+    python3 "$top/scripts/followers.py" write "$mnt" "$seconds" >"$work/written" &
+    writer=$!
+    ends_with_check "$writer"
+    for i in $(seq "$count"); do
+        python3 "$top/scripts/followers.py" read "$work/mnt-$i" "$seconds" >"$work/read-$i" 2>&1 &
+        readers+=($!)
+    done
+    ends_with_check "${readers[@]}"
+    for i in $(seq "$count"); do
+        wait "${readers[$((i - 1))]}" || { cat "$work/read-$i"; return 1; }
+    done
+    wait "$writer"
+    say "    $(cat "$work/written") versions written; $(cat "$work/read-1")"
+    # The server of a follower shows the state that it follows, and what it asked for.
+    follower 1 pool iostat -r p | grep -q PUT
+    follower 1 pool status p >/dev/null
+    for i in $(seq "$count"); do follower "$i" umount "$work/mnt-$i"; done
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+    "$terrane" mount p "$mnt"
+}
+
+all=(check_two_machines check_take_over check_killed_server check_space check_read_only check_follow)
 # A directory does not go away.
 [ -z "${GATEWAY:-}" ] || all+=(check_store_away)
 [ $# -gt 0 ] && all=("$@")

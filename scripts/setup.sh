@@ -63,6 +63,7 @@ case $what in bench)
     need mkfs.xfs xfsprogs
     need mkfs.btrfs btrfs-progs
     need zfs-fuse zfs-fuse
+    need s3fs s3fs
     need db_bench rocksdb-tools
     postgresql
     need fio fio

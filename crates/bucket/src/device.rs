@@ -14,10 +14,11 @@ use crate::dir::random;
 use crate::filling::{End, Filling, FillingId, Part};
 use crate::requests::{Requests, Workers};
 use crate::root::{
-    ANCHOR_BYTES, ANCHORS, Geometry, Holder, ROOT, ROOT_BYTES_MAX, Root, TABLE_BYTES_MAX, TableId, ZoneEntry,
-    Zones, encode_table, parse_table,
+    ANCHOR_BYTES, ANCHORS, Garbage, Geometry, Holder, ROOT, ROOT_BYTES_MAX, Root, TABLE_BYTES_MAX, TableId,
+    ZoneEntry, Zones, encode_table, parse_table,
 };
 use crate::store::{Store, StoreError, Version};
+use crate::tally::Tally;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Identity, OpenMode, ZoneReport, ZoneRules, ZoneState,
-    wall_ns,
+    Device, DeviceError, DeviceInfo, DeviceKind, Identity, OpenMode, RequestCounts, ZoneReport, ZoneRules,
+    ZoneState, wall_ns,
 };
 use terrane_wire::ZoneIdx;
 
@@ -48,6 +49,8 @@ pub struct Options {
     pub write_patience: Duration,
     /// The same for a read, which can be repeated later.
     pub read_patience: Duration,
+    /// Objects that no root names any more are kept for so long, until [`Device::set_retention`] sets another time.
+    pub retention: Duration,
 }
 
 impl Default for Options {
@@ -57,6 +60,7 @@ impl Default for Options {
             threads: 8,
             write_patience: Duration::from_secs(2 * 3600),
             read_patience: Duration::from_secs(120),
+            retention: Duration::from_secs(3600),
         }
     }
 }
@@ -70,7 +74,7 @@ struct Committed {
     named: Zones,
     /// Those that differ from the table.
     differs: BTreeSet<ZoneIdx>,
-    garbage: BTreeSet<FillingId>,
+    garbage: Garbage,
     /// The opener before, and its first number that the root it left does not count: nothing names what it began since.
     orphans_of: Option<(u64, u64)>,
 }
@@ -80,13 +84,16 @@ struct AnchorZones {
     is_changed: bool,
 }
 
+/// What is dropped when the device is given up. Later states of a device that is followed share it.
+type Lock = Arc<Mutex<Option<Box<dyn Send>>>>;
+
 /// Objects below a prefix of a store, used as zones.
 pub struct BucketDevice {
     info: DeviceInfo,
     geometry: Geometry,
     mode: OpenMode,
     holder: Holder,
-    part_bytes: usize,
+    options: Options,
     requests: Arc<Requests>,
     workers: Workers,
     ahead: Arc<Ahead>,
@@ -103,6 +110,8 @@ pub struct BucketDevice {
     /// Fillings of zones that were reset.
     dropped: Mutex<Vec<(ZoneIdx, FillingId)>>,
     next_number: AtomicU64,
+    /// In seconds.
+    retention: AtomicU64,
     committed: Mutex<Committed>,
     /// Why no flush succeeds any more.
     failed: Mutex<Option<String>>,
@@ -110,7 +119,7 @@ pub struct BucketDevice {
     settling: Mutex<()>,
     is_unlocked: AtomicBool,
     /// What keeps other processes of this machine from opening it, and its identity here.
-    lock: Mutex<Option<Box<dyn Send>>>,
+    lock: Lock,
     identity: Option<Identity>,
 }
 
@@ -125,6 +134,11 @@ fn io_error(
 
 fn refused(url: &str, expected: &str, found: impl std::fmt::Display, remedy: &'static str) -> DeviceError {
     DeviceError::Refused { name: url.to_owned(), expected: expected.into(), found: found.to_string(), remedy }
+}
+
+/// The time of day, in seconds since 1970.
+fn seconds() -> u64 {
+    wall_ns() / 1_000_000_000
 }
 
 fn this_process() -> Holder {
@@ -151,11 +165,11 @@ fn read_root(store: &dyn Store) -> Result<Option<(Root, Version)>, DeviceError> 
 /// Refuses a root whose objects would be deleted while it names them. No such root is written.
 fn refuse_shared(
     named: &Zones,
-    garbage: &[FillingId],
+    garbage: &Garbage,
     table: Option<TableId>,
     url: &str,
 ) -> Result<(), DeviceError> {
-    let mut seen: BTreeSet<FillingId> = garbage.iter().copied().collect();
+    let mut seen: BTreeSet<FillingId> = garbage.keys().copied().collect();
     let all = named.values().map(|entry| entry.id).chain(table.map(|table| table.0));
     for id in all {
         if !seen.insert(id) {
@@ -202,7 +216,7 @@ impl BucketDevice {
             next_number: 1,
             table: None,
             changed: BTreeMap::new(),
-            garbage: Vec::new(),
+            garbage: Garbage::new(),
             anchors: [Vec::new(), Vec::new()],
         };
         let version = match store.swap(ROOT, &root.encode(), None) {
@@ -213,6 +227,7 @@ impl BucketDevice {
             }
             Err(error) => return Err(io_error(None, 0, "creating", error)),
         };
+        let store = Arc::new(Tally::new(store));
         Self::with_root(store, (root, version), OpenMode::ReadWrite, holder, options)
     }
 
@@ -222,6 +237,14 @@ impl BucketDevice {
     /// `Refused` if there is none, or its root is damaged; `Io` if the store does not answer.
     pub fn open(
         store: Arc<dyn Store>,
+        mode: OpenMode,
+        options: &Options,
+    ) -> Result<BucketDevice, DeviceError> {
+        Self::open_counted(Arc::new(Tally::new(store)), mode, options)
+    }
+
+    fn open_counted(
+        store: Arc<Tally>,
         mode: OpenMode,
         options: &Options,
     ) -> Result<BucketDevice, DeviceError> {
@@ -242,7 +265,7 @@ impl BucketDevice {
     }
 
     fn with_root(
-        store: Arc<dyn Store>,
+        store: Arc<Tally>,
         (root, version): (Root, Version),
         mode: OpenMode,
         holder: Holder,
@@ -306,7 +329,11 @@ impl BucketDevice {
             mode,
             next_number: AtomicU64::new(if is_own { root.next_number } else { 1 }),
             holder,
-            part_bytes: options.part_bytes.next_multiple_of(geometry.write_unit as usize),
+            retention: AtomicU64::new(options.retention.as_secs()),
+            options: Options {
+                part_bytes: options.part_bytes.next_multiple_of(geometry.write_unit as usize),
+                ..*options
+            },
             workers: Workers::start(Arc::clone(&requests), options.threads),
             requests,
             ahead: Arc::default(),
@@ -323,13 +350,13 @@ impl BucketDevice {
                 table: root.table,
                 named,
                 differs,
-                garbage: root.garbage.into_iter().collect(),
+                garbage: root.garbage,
                 orphans_of,
             }),
             failed: Mutex::default(),
             settling: Mutex::default(),
             is_unlocked: AtomicBool::new(false),
-            lock: Mutex::default(),
+            lock: Lock::default(),
             identity: None,
         })
     }
@@ -464,7 +491,7 @@ impl BucketDevice {
         for zone in &touched {
             let Some(slot) = self.filling(*zone) else { continue };
             loop {
-                let cut = slot.write().as_mut().and_then(|filling| filling.cut(self.part_bytes));
+                let cut = slot.write().as_mut().and_then(|filling| filling.cut(self.options.part_bytes));
                 let Some((key, body)) = cut else { break };
                 self.workers.put(key, body);
             }
@@ -501,7 +528,8 @@ impl BucketDevice {
             anchors.content.clone()
         };
         let deleted = self.workers.take_deleted();
-        committed.garbage.retain(|id| !deleted.contains(id));
+        committed.garbage.retain(|id, _| !deleted.contains(id));
+        let now = seconds();
         // Also of fillings that were begun and are not flushed yet.
         let touched = self.touched.lock().clone();
         let begun =
@@ -524,13 +552,13 @@ impl BucketDevice {
                 committed.differs.insert(zone);
             }
             let is_gone = |before: &ZoneEntry| entry.as_ref().is_none_or(|(entry, _)| entry.id != before.id);
-            committed.garbage.extend(before.filter(is_gone).map(|before| before.id));
+            committed.garbage.extend(before.filter(is_gone).map(|before| (before.id, now)));
         }
         // After the zones, so that none is named that is garbage. A zone that is reset at this moment still is named.
         self.dropped.lock().retain(|(zone, id)| {
             let is_named = committed.named.get(zone).is_some_and(|named| named.id == *id);
             if !is_named {
-                committed.garbage.insert(*id);
+                committed.garbage.entry(*id).or_insert(now);
             }
             is_named
         });
@@ -539,7 +567,7 @@ impl BucketDevice {
             self.requests
                 .put(&table.key(), &encode_table(&committed.named))
                 .map_err(|error| error.to_string())?;
-            committed.garbage.extend(committed.table.replace(table).map(|old| old.0));
+            committed.garbage.extend(committed.table.replace(table).map(|old| (old.0, now)));
             committed.differs.clear();
         }
         let next_number = begun.unwrap_or(u64::MAX).min(self.next_number.load(Ordering::Relaxed));
@@ -553,7 +581,7 @@ impl BucketDevice {
             next_number,
             table: committed.table,
             changed: changed.collect(),
-            garbage: committed.garbage.iter().copied().collect(),
+            garbage: committed.garbage.clone(),
             anchors,
         };
         let raw = root.encode();
@@ -561,8 +589,17 @@ impl BucketDevice {
         if let Some((opener, first)) = committed.orphans_of.take() {
             self.find_orphans(committed, opener, first);
         }
-        committed.garbage.iter().for_each(|id| self.workers.delete(*id));
+        self.delete_garbage(&committed.garbage);
         Ok(())
+    }
+
+    /// Has the objects of garbage deleted, when processes that follow the pool have had time to see a later root.
+    fn delete_garbage(&self, garbage: &Garbage) {
+        let (now, retention) = (seconds(), self.retention.load(Ordering::Relaxed));
+        for (id, since) in garbage {
+            let left = since.saturating_add(retention).saturating_sub(now).min(retention);
+            self.workers.delete(*id, Duration::from_secs(left));
+        }
     }
 
     /// Fillings that the opener before began after its last root are garbage. That they are not found does no harm.
@@ -585,7 +622,9 @@ impl BucketDevice {
                 let is_named = |id: &FillingId| {
                     named.contains(id) || committed.table.is_some_and(|table| table.0 == *id)
                 };
-                committed.garbage.extend(ids.filter(|id| id.number >= first.number && !is_named(id)));
+                let now = seconds();
+                let orphans = ids.filter(|id| id.number >= first.number && !is_named(id));
+                committed.garbage.extend(orphans.map(|id| (id, now)));
             }
             Err(error) => log::warn!("{}: what {opener:016x} left is not deleted: {error}", self.info.name),
         }
@@ -673,7 +712,7 @@ impl BucketDevice {
                     let (id, part) = (filling.id, part.clone());
                     drop(slot);
                     self.read_part(id, &part, inside, piece)
-                        .map_err(|error| io_error(Some(zone), at, "read", error))?;
+                        .map_err(|error| self.read_error(zone, at, &error))?;
                 }
             }
             (rest, at) = (after, at + len as u64);
@@ -683,6 +722,16 @@ impl BucketDevice {
 }
 
 impl BucketDevice {
+    /// An object that is gone was deleted by the process that writes, if this one only reads: it is too far behind.
+    fn read_error(&self, zone: ZoneIdx, offset: u64, error: &StoreError) -> DeviceError {
+        if *error == StoreError::Missing && self.mode == OpenMode::ReadOnly {
+            let text = "the writer has deleted what this older state needs";
+            let source = io::Error::new(io::ErrorKind::StaleNetworkFileHandle, text);
+            return DeviceError::Io { zone: Some(zone), offset, op: "read", source };
+        }
+        io_error(Some(zone), offset, "read", error)
+    }
+
     /// Reads from a part that the store has.
     fn read_part(&self, id: FillingId, part: &Part, inside: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         let goes_on = self.ahead.note(id, part.start + inside, buf.len() as u64);
@@ -777,8 +826,8 @@ impl Device for BucketDevice {
             let mut slot = slot.write();
             let filling = slot.get_or_insert_with(|| Filling::begin(self.next_id()));
             filling.tail.extend_from_slice(data);
-            while filling.tail.len() >= self.part_bytes {
-                cuts.extend(filling.cut(self.part_bytes));
+            while filling.tail.len() >= self.options.part_bytes {
+                cuts.extend(filling.cut(self.options.part_bytes));
             }
         }
         self.touched.lock().insert(zone);
@@ -854,6 +903,33 @@ impl Device for BucketDevice {
             return Ok(());
         }
         self.commit(&mut committed).map_err(|text| self.fail(text))
+    }
+
+    fn set_retention(&self, time: Duration) {
+        self.retention.store(time.as_secs(), Ordering::Relaxed);
+        if self.mode == OpenMode::ReadWrite {
+            self.delete_garbage(&self.committed.lock().garbage);
+        }
+    }
+
+    fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {
+        let found =
+            self.requests.find(ROOT).map_err(|error| io_error(None, 0, "looking for a newer root", error))?;
+        if self.mode != OpenMode::ReadOnly || found.as_ref() == Some(&self.committed.lock().version) {
+            return Ok(None);
+        }
+        let mut newer = Self::open_counted(Arc::clone(self.requests.store()), self.mode, &self.options)?;
+        if newer.geometry != self.geometry {
+            let found = "another geometry: it was made anew";
+            return Err(refused(&self.info.name, "the pool that was opened", found, "mount it again"));
+        }
+        let (lock, identity) = (Arc::clone(&self.lock), self.identity);
+        (newer.lock, newer.identity) = (lock, identity);
+        Ok(Some(Arc::new(newer)))
+    }
+
+    fn requests(&self) -> Option<RequestCounts> {
+        Some(self.requests.store().counts())
     }
 
     fn drop_page_cache(&self) {

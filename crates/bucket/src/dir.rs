@@ -257,13 +257,8 @@ impl Store for DirStore {
         }))
     }
 
-    fn len_of(&self, key: &str) -> Result<Option<u64>, StoreError> {
-        let path = self.path(key)?;
-        match fs::metadata(&path) {
-            Ok(meta) => Ok(Some(meta.len())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("examining", &path)(error)),
-        }
+    fn find(&self, key: &str) -> Result<Option<Version>, StoreError> {
+        Ok(self.get(key, usize::MAX)?.map(|(_, version)| version))
     }
 
     fn read(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
@@ -326,7 +321,7 @@ mod tests {
         assert!(is_final(store.sync_parent(&dir.path().join("gone/x"))));
         assert!(is_final(store.create("z/b", b"x")), "a later sync would seem to succeed");
         assert!(is_final(store.swap("root", b"x", None).map(drop)));
-        assert_eq!(store.len_of("z/a"), Ok(Some(1)));
+        assert_eq!(store.find("z/a"), Ok(Some(version_of(b"x"))));
     }
 
     #[test]

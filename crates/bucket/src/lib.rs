@@ -5,7 +5,7 @@
 //! uberblocks. All above see a device like any other.
 //!
 //! Read [`store`] first (what is asked of a store), then `filling` (how zones become objects), `root` (what is
-//! replaced), `requests` (failures are waited for) and `device`. [`location`] opens a store by its URL.
+//! replaced), `requests` (failures are waited for, with `tally`, which counts them) and `device`. [`location`] opens a store by its URL.
 //! [`dir`] is a store in a directory, `s3` one that speaks S3 (with `credentials`), [`memory`] one for
 //! tests, with faults. [`promises`] finds out whether a store keeps its word.
 //!
@@ -28,6 +28,7 @@ mod root;
 #[cfg(feature = "s3")]
 mod s3;
 pub mod store;
+mod tally;
 
 pub use device::{BucketDevice, Options, erase};
 pub use dir::DirStore;

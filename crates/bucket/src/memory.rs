@@ -12,7 +12,7 @@ pub enum Request {
     Create,
     /// [`Store::swap`].
     Swap,
-    /// [`Store::get`], [`Store::len_of`] and [`Store::read`].
+    /// [`Store::get`], [`Store::find`] and [`Store::read`].
     Get,
     /// [`Store::list`].
     List,
@@ -169,8 +169,8 @@ impl Store for MemoryStore {
         })
     }
 
-    fn len_of(&self, key: &str) -> Result<Option<u64>, StoreError> {
-        self.carry_out(Request::Get, key, |all| Ok(all.objects.get(key).map(|(body, _)| body.len() as u64)))
+    fn find(&self, key: &str) -> Result<Option<Version>, StoreError> {
+        self.carry_out(Request::Get, key, |all| Ok(all.objects.get(key).map(|(_, number)| version(*number))))
     }
 
     fn read(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {

@@ -7,8 +7,9 @@
 use crate::filling::{Body, FillingId};
 use crate::root::TableId;
 use crate::store::{Store, StoreError};
+use crate::tally::Tally;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -24,7 +25,7 @@ const WAITING_MAX: usize = 8;
 
 /// A store whose failures are waited for.
 pub struct Requests {
-    store: Arc<dyn Store>,
+    store: Arc<Tally>,
     write_patience: Duration,
     read_patience: Duration,
     trouble: Mutex<Option<String>>,
@@ -34,7 +35,7 @@ pub struct Requests {
 
 impl Requests {
     /// Requests fail after they have failed for so long.
-    pub fn new(store: Arc<dyn Store>, write_patience: Duration, read_patience: Duration) -> Requests {
+    pub fn new(store: Arc<Tally>, write_patience: Duration, read_patience: Duration) -> Requests {
         Requests {
             store,
             write_patience,
@@ -47,6 +48,19 @@ impl Requests {
 
     pub fn url(&self) -> &str {
         self.store.url()
+    }
+
+    /// The store, with what was asked of it.
+    pub fn store(&self) -> &Arc<Tally> {
+        &self.store
+    }
+
+    /// The version of an object.
+    ///
+    /// # Errors
+    /// `Failed`: patience is over.
+    pub fn find(&self, key: &str) -> Result<Option<crate::Version>, StoreError> {
+        self.insist(("head", key), self.read_patience, |store| store.find(key))
     }
 
     /// Why requests fail at the moment.
@@ -162,17 +176,22 @@ impl Requests {
 /// What a thread does for readers.
 type Fetch = Box<dyn FnOnce() + Send>;
 
+/// A part that is to be put.
+type PutJob = (u64, String, Arc<Body>);
+
 enum Job {
     Fetch(Fetch),
-    Put { ticket: u64, key: String, body: Arc<Body> },
+    Put(PutJob),
     Delete(FillingId),
 }
 
 #[derive(Default)]
 struct Queue {
-    puts: VecDeque<Job>,
-    deletes: VecDeque<Job>,
-    fetches: VecDeque<Job>,
+    puts: VecDeque<PutJob>,
+    /// Fillings to delete, by when, on the monotonic clock; and the same by filling.
+    deletes: BTreeSet<(u64, FillingId)>,
+    delete_at: BTreeMap<FillingId, u64>,
+    fetches: VecDeque<Fetch>,
     /// Puts that were handed over and have not ended.
     under_way: BTreeSet<u64>,
     next_ticket: u64,
@@ -180,7 +199,7 @@ struct Queue {
     failed: Option<StoreError>,
     /// Parts that were not put.
     kept: Vec<Arc<Body>>,
-    /// Fillings that were handed over and are not gone yet.
+    /// Fillings that a thread deletes at this moment.
     deleting: BTreeSet<FillingId>,
     /// Fillings whose objects are gone.
     deleted: Vec<FillingId>,
@@ -225,7 +244,11 @@ impl Workers {
 
     /// Hands over what a reader may need soon.
     pub fn fetch(&self, fetch: Fetch) {
-        self.hand_over(self.shared.queue.lock(), Job::Fetch(fetch));
+        if !self.has_threads() {
+            return fetch();
+        }
+        self.shared.queue.lock().fetches.push_back(fetch);
+        self.shared.changed.notify_all();
     }
 
     /// Hands over a part. Waits while too many do.
@@ -237,30 +260,39 @@ impl Workers {
         queue.next_ticket += 1;
         let ticket = queue.next_ticket;
         queue.under_way.insert(ticket);
-        self.hand_over(queue, Job::Put { ticket, key, body });
-    }
-
-    /// Hands over a filling that no root names, unless it has been.
-    pub fn delete(&self, id: FillingId) {
-        let mut queue = self.shared.queue.lock();
-        if !queue.deleted.contains(&id) && queue.deleting.insert(id) {
-            self.hand_over(queue, Job::Delete(id));
+        if self.has_threads() {
+            queue.puts.push_back((ticket, key, body));
+            drop(queue);
+            self.shared.changed.notify_all();
+        } else {
+            drop(queue);
+            self.shared.put(ticket, &key, body);
         }
     }
 
-    fn hand_over(&self, mut queue: parking_lot::MutexGuard<'_, Queue>, job: Job) {
-        if self.threads.is_empty() {
-            drop(queue);
-            self.shared.run(job);
+    /// Hands over a filling that no root names, to be deleted after a time. The newest time counts. Without threads it is
+    /// deleted by the call that says that it is time.
+    pub fn delete(&self, id: FillingId, after: Duration) {
+        let mut queue = self.shared.queue.lock();
+        if queue.deleted.contains(&id) || queue.deleting.contains(&id) {
             return;
         }
-        match job {
-            Job::Put { .. } => queue.puts.push_back(job),
-            Job::Delete(_) => queue.deletes.push_back(job),
-            Job::Fetch(_) => queue.fetches.push_back(job),
+        if !self.has_threads() {
+            drop(queue);
+            if after.is_zero() {
+                self.shared.delete(id);
+            }
+            return;
         }
+        let due = monotonic_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+        if let Some(before) = queue.delete_at.insert(id, due) {
+            queue.deletes.remove(&(before, id));
+        }
+        queue.deletes.insert((due, id));
         drop(queue);
-        self.shared.changed.notify_all();
+        if after.is_zero() {
+            self.shared.changed.notify_all();
+        }
     }
 
     /// Waits until all parts that were handed over have been put.
@@ -293,7 +325,7 @@ impl Shared {
         loop {
             if is_for_reads {
                 match queue.fetches.pop_front().filter(|_| !queue.ends) {
-                    Some(job) => return Some(job),
+                    Some(fetch) => return Some(Job::Fetch(fetch)),
                     None if queue.ends => return None,
                     None => self.changed.wait(&mut queue),
                 }
@@ -301,46 +333,59 @@ impl Shared {
             }
             if let Some(job) = queue.puts.pop_front() {
                 self.changed.notify_all();
-                return Some(job);
+                return Some(Job::Put(job));
             }
             if queue.ends {
                 return None;
             }
-            if let Some(job) = queue.deletes.pop_front() {
-                return Some(job);
+            let now = monotonic_ns();
+            match queue.deletes.first().copied() {
+                Some((due, id)) if due <= now => {
+                    queue.deletes.remove(&(due, id));
+                    queue.delete_at.remove(&id);
+                    queue.deleting.insert(id);
+                    return Some(Job::Delete(id));
+                }
+                Some((due, _)) => {
+                    self.changed.wait_for(&mut queue, Duration::from_nanos(due - now));
+                }
+                None => self.changed.wait(&mut queue),
             }
-            self.changed.wait(&mut queue);
         }
     }
 
     fn run(&self, job: Job) {
         match job {
             Job::Fetch(fetch) => fetch(),
-            Job::Put { ticket, key, body } => {
-                let outcome = self.requests.put(&key, &body.bytes);
-                let mut queue = self.queue.lock();
-                queue.under_way.remove(&ticket);
-                match outcome {
-                    Ok(()) => body.is_stored.store(true, Ordering::Release),
-                    Err(error) => {
-                        log::error!("{}: {key} not put: {error}", self.requests.url());
-                        queue.failed.get_or_insert(error);
-                        // It stays readable here, and counts as not stored.
-                        queue.kept.push(body);
-                    }
-                }
-                self.changed.notify_all();
+            Job::Put((ticket, key, body)) => self.put(ticket, &key, body),
+            Job::Delete(id) => self.delete(id),
+        }
+    }
+
+    fn put(&self, ticket: u64, key: &str, body: Arc<Body>) {
+        let outcome = self.requests.put(key, &body.bytes);
+        let mut queue = self.queue.lock();
+        queue.under_way.remove(&ticket);
+        match outcome {
+            Ok(()) => body.is_stored.store(true, Ordering::Release),
+            Err(error) => {
+                log::error!("{}: {key} not put: {error}", self.requests.url());
+                queue.failed.get_or_insert(error);
+                // It stays readable here, and counts as not stored.
+                queue.kept.push(body);
             }
-            Job::Delete(id) => {
-                let outcome = self.requests.delete(id);
-                let mut queue = self.queue.lock();
-                queue.deleting.remove(&id);
-                match outcome {
-                    Ok(()) => queue.deleted.push(id),
-                    // The root still names it as garbage, so it is tried again.
-                    Err(error) => log::warn!("{}: {id} not deleted: {error}", self.requests.url()),
-                }
-            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn delete(&self, id: FillingId) {
+        let outcome = self.requests.delete(id);
+        let mut queue = self.queue.lock();
+        queue.deleting.remove(&id);
+        match outcome {
+            Ok(()) => queue.deleted.push(id),
+            // The root still names it as garbage, so it is tried again.
+            Err(error) => log::warn!("{}: {id} not deleted: {error}", self.requests.url()),
         }
     }
 }
@@ -360,7 +405,7 @@ mod tests {
     use crate::memory::{Fate, MemoryStore};
 
     fn requests(store: MemoryStore) -> Arc<Requests> {
-        Arc::new(Requests::new(Arc::new(store), Duration::ZERO, Duration::ZERO))
+        Arc::new(Requests::new(Arc::new(Tally::new(Arc::new(store))), Duration::ZERO, Duration::ZERO))
     }
 
     #[test]

@@ -15,7 +15,7 @@ use terrane_wire::{Corrupt, Reader, Truncated, Writer, ZoneIdx};
 pub const ROOT: &str = "root";
 const ROOT_MAGIC: [u8; 8] = *b"TERRROOT";
 const TABLE_MAGIC: [u8; 8] = *b"TERRTABL";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Of the hash that ends root and table.
 const HASH_BYTES: usize = 32;
 /// Most bytes of a root that are read, and of a table.
@@ -92,6 +92,9 @@ impl ZoneEntry {
     }
 }
 
+/// What is to be deleted, and since when no root names it, in seconds since 1970.
+pub type Garbage = BTreeMap<FillingId, u64>;
+
 /// Zones that have a filling.
 pub type Zones = BTreeMap<ZoneIdx, ZoneEntry>;
 
@@ -134,8 +137,8 @@ pub struct Root {
     pub(crate) table: Option<TableId>,
     /// Zones that differ from the table; `None`: without a filling.
     pub(crate) changed: BTreeMap<ZoneIdx, Option<ZoneEntry>>,
-    /// Fillings that no zone has any more, and whose objects may still exist.
-    pub(crate) garbage: Vec<FillingId>,
+    /// Fillings and tables that no root will name again, and whose objects may still exist.
+    pub(crate) garbage: Garbage,
     /// What was written to the anchor zones.
     pub anchors: [Vec<u8>; ANCHORS as usize],
 }
@@ -147,6 +150,40 @@ fn write_id(w: &mut Writer, id: FillingId) {
 
 fn read_id(r: &mut Reader<'_>) -> Result<FillingId, Truncated> {
     Ok(FillingId { opener: r.u64()?, number: r.varint()? })
+}
+
+/// Grouped by opener. Each has its number, as the difference to the one before, and its age in seconds.
+fn write_garbage(w: &mut Writer, garbage: &Garbage, time_ns: u64) {
+    let mut by_opener: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    for (id, since) in garbage {
+        let age = (time_ns / 1_000_000_000).saturating_sub(*since);
+        by_opener.entry(id.opener).or_default().push((id.number, age));
+    }
+    w.varint(by_opener.len() as u64);
+    for (opener, rows) in by_opener {
+        w.u64(opener);
+        w.varint(rows.len() as u64);
+        let mut before = 0;
+        for (number, age) in rows {
+            w.varint(number - before);
+            w.varint(age);
+            before = number;
+        }
+    }
+}
+
+fn read_garbage(r: &mut Reader<'_>, time_ns: u64) -> Result<Garbage, Truncated> {
+    let mut garbage = Garbage::new();
+    for _ in 0..r.count(9)? {
+        let opener = r.u64()?;
+        let mut number = 0u64;
+        for _ in 0..r.count(2)? {
+            number = number.saturating_add(r.varint()?);
+            let since = (time_ns / 1_000_000_000).saturating_sub(r.varint()?);
+            garbage.insert(FillingId { opener, number }, since);
+        }
+    }
+    Ok(garbage)
 }
 
 fn write_entry(w: &mut Writer, entry: &ZoneEntry) {
@@ -307,8 +344,7 @@ impl Root {
             w.u8(u8::from(entry.is_some()));
             entry.iter().for_each(|entry| write_entry(&mut w, entry));
         }
-        w.varint(self.garbage.len() as u64);
-        self.garbage.iter().for_each(|id| write_id(&mut w, *id));
+        write_garbage(&mut w, &self.garbage, self.time_ns);
         self.anchors.iter().for_each(|anchor| write_sparse(&mut w, anchor));
         seal(w)
     }
@@ -344,8 +380,7 @@ impl Root {
             };
             changed.insert(zone, entry);
         }
-        let count = r.count(9).map_err(short)?;
-        let garbage = (0..count).map(|_| read_id(&mut r)).collect::<Result<_, _>>().map_err(short)?;
+        let garbage = read_garbage(&mut r, time_ns).map_err(short)?;
         let anchors = [read_sparse(&mut r, at)?, read_sparse(&mut r, at)?];
         Ok(Root { geometry, holder, number, time_ns, next_number, table, changed, garbage, anchors })
     }
@@ -423,7 +458,7 @@ mod tests {
                 (ZoneIdx(2), None),
                 (ZoneIdx(99), Some(ZoneEntry { id: id(4), is_complete: true, parts: vec![4096, 1 << 20] })),
             ]),
-            garbage: vec![id(1), id(2)],
+            garbage: [(id(1), 0), (id(2), 1 << 30), (FillingId { opener: 6, number: 1 << 40 }, 17)].into(),
             anchors: [anchor, Vec::new()],
         }
     }

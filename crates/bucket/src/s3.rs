@@ -156,9 +156,12 @@ impl Store for S3Store {
         }
     }
 
-    fn len_of(&self, key: &str) -> Result<Option<u64>, StoreError> {
+    fn find(&self, key: &str) -> Result<Option<Version>, StoreError> {
         match self.wait(0, self.client.head(&self.path(key))) {
-            Ok(meta) => Ok(Some(meta.size)),
+            Ok(meta) => {
+                let tag = meta.e_tag.ok_or_else(|| StoreError::Failed("the store sent no ETag".into()))?;
+                Ok(Some(Version(tag)))
+            }
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed(&error)),
         }

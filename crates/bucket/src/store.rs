@@ -75,11 +75,11 @@ pub trait Store: Send + Sync {
     /// `Failed`.
     fn get(&self, key: &str, limit: usize) -> Result<Option<(Vec<u8>, Version)>, StoreError>;
 
-    /// The length of an object in bytes; `None` if there is none.
+    /// The version of an object, without its content; `None` if there is none.
     ///
     /// # Errors
     /// `Failed`.
-    fn len_of(&self, key: &str) -> Result<Option<u64>, StoreError>;
+    fn find(&self, key: &str) -> Result<Option<Version>, StoreError>;
 
     /// Fills `buf` from `offset` in the object.
     ///

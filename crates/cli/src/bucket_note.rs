@@ -85,7 +85,7 @@ pub fn refuse_open_elsewhere(device: &Arc<dyn Device>) -> Outcome {
 pub fn create(location: &Location, zone_size: u64, options: &DeviceOptions) -> Outcome<Arc<dyn Device>> {
     let url = &location.url;
     let store = location.open(true).map_err(|error| Failure(format!("{url}: {error}")))?;
-    let present = store.len_of(ROOT).map_err(|error| Failure(format!("{url}: {error}")))?;
+    let present = store.find(ROOT).map_err(|error| Failure(format!("{url}: {error}")))?;
     if present.is_some() && !options.force {
         let remedy = "use another prefix, or --force to overwrite it";
         return Err(Failure::refused(url, "no pool", "one", remedy));

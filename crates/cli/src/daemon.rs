@@ -14,6 +14,7 @@
 //! later: by then its number may be another mount's.
 
 mod ending;
+mod follow;
 mod kept;
 mod lost_files;
 mod mounted;
@@ -44,9 +45,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use terrane_device::{Device, DeviceKind};
 use terrane_fuse::Metrics;
 use terrane_pool::{ImportOptions, Pool};
 
@@ -62,6 +64,8 @@ pub struct ServePlan {
     pub memory: MemoryBudget,
     /// Bytes of the ring in which a mount keeps changes for a successor. 0: none is kept.
     pub ring_bytes: usize,
+    /// How often to look for a newer state, which another machine has written.
+    pub follow: Option<Duration>,
     /// Where births and frees of blocks are recorded, for a replay.
     pub record: Option<PathBuf>,
     /// Where scrapers connect.
@@ -72,12 +76,14 @@ pub struct ServePlan {
 
 struct Shared {
     target: Target,
-    /// The view of the root data set.
-    open_pool: OpenPool,
+    /// The view of the root data set. A server that follows the pool replaces it.
+    open_pool: RwLock<OpenPool>,
     /// Of all mounts.
     metrics: Arc<Metrics>,
     /// The socket for commands, to be left with a holder.
     control: UnixListener,
+    /// The mounts follow another machine.
+    follows: bool,
     /// What a successor will read; empty if there is no holder.
     facts_file: OnceLock<(File, Mutex<Facts>)>,
     background_threads: Mutex<Vec<JoinHandle<()>>>,
@@ -103,6 +109,11 @@ struct Lifecycle {
 }
 
 impl Shared {
+    fn open_pool(&self) -> OpenPool {
+        // A thread that panicked with it left a whole value.
+        self.open_pool.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         // A thread that panicked with it left plain fields, each of which is valid alone.
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,27 +132,27 @@ impl Shared {
 
     /// The greeting, with the devices that the pool has now and the mounts that still exist.
     fn greeting(&self) -> Greeting {
-        let devices = self.open_pool.device_handles();
+        let devices = self.open_pool().device_handles();
         let mounts: Vec<_> =
             self.mounts().iter().filter(|mount| mount.is_mounted()).map(|mount| mount.greeted()).collect();
         let first = mounts.first().cloned();
         Greeting {
             pool: self.target.name.clone(),
-            id: self.open_pool.pool.label().id(),
+            id: self.open_pool().pool.label().id(),
             device: self.target.path.clone(),
             mountpoint: first.as_ref().map(|mount| mount.dir.clone()).unwrap_or_default(),
             pid: std::process::id(),
             dev: first.as_ref().map(|mount| mount.dev.clone()).unwrap_or_default(),
             since: first.as_ref().map_or(0, |mount| mount.since),
             devices: devices.iter().filter_map(|device| device.identity()).collect(),
-            read_only: self.open_pool.pool.is_read_only(),
+            read_only: self.open_pool().pool.is_read_only(),
             mounts,
         }
     }
 
     fn metrics_text(&self) -> String {
-        let (stats, file_systems) = (self.metrics.snapshot(), self.open_pool.mounts.file_systems());
-        metrics::render(&self.open_pool, Some(&MountMetrics { stats, file_systems }))
+        let (stats, file_systems) = (self.metrics.snapshot(), self.open_pool().mounts.file_systems());
+        metrics::render(&self.open_pool(), Some(&MountMetrics { stats, file_systems }))
     }
 
     /// Adds a mount to the table.
@@ -152,7 +163,7 @@ impl Shared {
             return Err(Failure::refused(mount.name(), expected, found, "mount it again"));
         }
         lifecycle.mounts.insert(mount.number, Arc::clone(mount));
-        self.open_pool.mounts.add(row);
+        self.open_pool().mounts.add(row);
         drop(lifecycle);
         self.share_memory();
         Ok(())
@@ -160,8 +171,8 @@ impl Shared {
 
     /// Divides the share of the memory limit for inodes and indexes among the file systems.
     fn share_memory(&self) {
-        if let Some(limit) = self.open_pool.memory.get() {
-            limit.share_among(&self.open_pool.mounts.file_systems());
+        if let Some(limit) = self.open_pool().memory.get() {
+            limit.share_among(&self.open_pool().mounts.file_systems());
         }
     }
 
@@ -188,7 +199,7 @@ impl Shared {
             // Its row stays for the export, which records the losses of its file system.
             lifecycle.failure = served.err().or(lifecycle.failure.take());
         } else {
-            self.open_pool.mounts.remove(mount.number);
+            self.open_pool().mounts.remove(mount.number);
         }
         drop(lifecycle);
         self.lifecycle_changed.notify_all();
@@ -196,16 +207,16 @@ impl Shared {
     }
 
     fn close(&self, mount: &MountedSet) -> Outcome {
-        if let Some(fs) = mount.view.fs.get() {
+        if let Some(fs) = mount.view().fs.get() {
             fs.log_losses();
             drop(fs);
-            if let Err(error) = self.open_pool.dataset().record_errors() {
-                log::warn!("pool {}: storing the error log failed: {error}", mount.view.pool.name());
+            if let Err(error) = self.open_pool().dataset().record_errors() {
+                log::warn!("pool {}: storing the error log failed: {error}", mount.view().pool.name());
             }
         }
-        mount.view.fs.close();
+        mount.view().fs.close();
         let committed =
-            if mount.view.pool.is_read_only() { Ok(()) } else { mount.view.pool.commit().map(drop) };
+            if mount.view().pool.is_read_only() { Ok(()) } else { mount.view().pool.commit().map(drop) };
         if let Some(holder) = FdStore::of_this_process()
             && mount.is_held.load(std::sync::atomic::Ordering::Acquire)
             && let Err(failure) = holder.drop_mount(mount.number)
@@ -269,7 +280,7 @@ impl Shared {
     fn sync(&self) -> Outcome {
         let failed = |errno| Failure(format!("commit failed: {errno}"));
         // Each reports the losses of its own data set.
-        let file_systems = self.open_pool.mounts.file_systems();
+        let file_systems = self.open_pool().mounts.file_systems();
         let synced = file_systems.iter().map(|fs| fs.sync().map_err(failed));
         synced.fold(Ok(()), Outcome::and)
     }
@@ -295,7 +306,7 @@ impl Shared {
         }
         let devices = self.greeting().devices;
         succession::store_device(holder, &self.target.path, &devices)?;
-        let facts = Facts::new(self.open_pool.pool.label().id(), first.clone(), devices);
+        let facts = Facts::new(self.open_pool().pool.label().id(), first.clone(), devices);
         let file = holder.store_pool(&self.control, &facts)?;
         // No other thread can have set it: mounts are added one after the other.
         let _ = self.facts_file.set((file, Mutex::new(facts)));
@@ -326,12 +337,19 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     open_pool.ring_bytes.store(plan.ring_bytes, Ordering::Relaxed);
     open_pool.request_threads.store(plan.memory.request_threads(), Ordering::Relaxed);
     let pool = Arc::clone(&open_pool.pool);
+    let is_bucket = |device: &Arc<dyn Device>| device.info().kind == DeviceKind::Bucket;
+    if plan.follow.is_some() && !pool.device_handles().iter().any(is_bucket) {
+        pool.abandon();
+        let (expected, found) = ("a pool in an object store", "one on devices of this machine");
+        return Err(Failure::refused("mount option \"follow\"", expected, found, "omit follow"));
+    }
     if let Some(path) = &plan.record
         && let Err(failure) = start_recording(&pool, path)
     {
         pool.abandon();
         return Err(failure);
     }
+    let follow = plan.follow;
     let (budget, metrics, name) = (plan.memory, plan.metrics.take(), plan.target.name.clone());
     let (shared, mounts) = match begin(open_pool, plan, registry) {
         Ok(begun) => begun,
@@ -345,10 +363,10 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
             return Err(failure);
         }
     };
-    shared.open_pool.attach_caches();
-    let file_systems: Vec<_> = mounts.iter().filter_map(|new| new.mount.view.fs.get()).collect();
+    shared.open_pool().attach_caches();
+    let file_systems: Vec<_> = mounts.iter().filter_map(|new| new.mount.view().fs.get()).collect();
     match memory::start_enforcing(budget, &pool, &file_systems) {
-        Ok(limit) => drop(shared.open_pool.memory.set(limit)),
+        Ok(limit) => drop(shared.open_pool().memory.set(limit)),
         Err(failure) => {
             log::error!("memory limit not enforced: {failure}; only cache and dirty data are limited")
         }
@@ -359,6 +377,10 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     if let Some(listener) = metrics {
         let shared = Arc::clone(&shared);
         std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_text())));
+    }
+    if let Some(period) = follow {
+        let following = Arc::clone(&shared);
+        std::thread::spawn(move || follow::run(&following, period, &import));
     }
     let (indexing, watching) = (Arc::clone(&shared), Arc::clone(&shared));
     *shared.background_threads.lock().unwrap_or_else(PoisonError::into_inner) = vec![
@@ -390,7 +412,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         }
     };
     shared.stop_housekeeping();
-    let exported = shared.open_pool.export().map_err(|Failure(error)| error);
+    let exported = shared.open_pool().export().map_err(|Failure(error)| error);
     match &exported {
         Ok(()) => log::info!("pool {name}: all changes committed"),
         Err(error) => log::error!("pool {name}: export failed: {error}"),
@@ -406,7 +428,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         log::warn!("device descriptor not released: {failure}");
     }
     // A client that learns of the end may open the device at once, while this process is still exiting.
-    shared.open_pool.device_handles().iter().for_each(|device| device.unlock());
+    shared.open_pool().device_handles().iter().for_each(|device| device.unlock());
     report_end(&shared, exported.clone());
     exported.map_err(Failure)?;
     served
@@ -450,9 +472,10 @@ fn begin(
     };
     let shared = Arc::new(Shared {
         target: plan.target,
-        open_pool,
+        open_pool: RwLock::new(open_pool),
         metrics: Arc::default(),
         control,
+        follows: plan.follow.is_some(),
         facts_file,
         background_threads: Mutex::default(),
         supervisor_lock: Mutex::default(),
@@ -515,10 +538,11 @@ fn listen(registry: &Registry, name: &str) -> Outcome<UnixListener> {
 /// Keeps the relocation index within its limit. Rewrites blocks of one mount after the other.
 fn bound_relocation_index(shared: &Shared) {
     terrane_fuse::process::lower_priority();
-    let pool = &shared.open_pool.pool;
+    let pool = &shared.open_pool().pool;
     while !pool.is_read_only() && !shared.sleep(REWRITE_PERIOD) {
-        for mount in shared.mounts().iter().filter(|mount| !mount.view.is_snapshot() && !mount.is_ending()) {
-            if let Some(fs) = mount.view.fs.get() {
+        for mount in shared.mounts().iter().filter(|mount| !mount.view().is_snapshot() && !mount.is_ending())
+        {
+            if let Some(fs) = mount.view().fs.get() {
                 jobs::shrink_relocation_index(&fs, pool, &|time| shared.sleep_for(mount, time));
             }
         }

@@ -32,6 +32,7 @@ Options after -o, separated by commas:
   on_crash=continue|end   when the server is killed: start another server (continue); or end the mount, programs get errors
                           until it is mounted again (end)
   crashproof=on|off       keep uncommitted changes in memory for that server, an eighth of memory=, 128M at most (on); or lose them
+  follow[=SECONDS]        show what another machine commits to a pool in an object store, after so many seconds (1); read-only
   threads=COUNT           threads that read requests, 3 to 64 (16, or down to 8 if memory= is small or mounts are many)
   max_background=COUNT    background requests in progress (64)
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS

@@ -253,11 +253,18 @@ pub fn start_enforcing(
     let cgroup = Cgroup::of_this_process(Path::new("/"));
     memory.compare_with_cgroup(&cgroup);
     let limit = Arc::new(MemoryLimit(AtomicU64::new(memory.0)));
-    let (pool, watched) = (Arc::downgrade(pool), Arc::clone(&limit));
+    go_on_enforcing(&limit, pool)?;
+    Ok(limit)
+}
+
+/// Keeps to a limit for as long as this pool exists: a later state of a pool that is followed.
+pub fn go_on_enforcing(limit: &Arc<MemoryLimit>, pool: &Arc<Pool>) -> Outcome {
+    let cgroup = Cgroup::of_this_process(Path::new("/"));
+    let (pool, watched) = (Arc::downgrade(pool), Arc::clone(limit));
     std::thread::Builder::new().name("memory".into()).spawn(move || {
         enforce_limit(&watched, &pool, cgroup.pressure_file().as_deref());
     })?;
-    Ok(limit)
+    Ok(())
 }
 
 fn enforce_limit(limit: &MemoryLimit, pool: &Weak<Pool>, pressure_file: Option<&Path>) {

@@ -14,8 +14,10 @@ use terrane_pool::ImportOptions;
 use terrane_wire::Txg;
 
 /// Options of the server of a pool. It has those of its first mount.
-const OF_SERVER: [&str; 8] =
-    ["memory", "commit", "rewind", "on_crash", "crashproof", "record", "discard", "nodiscard"];
+const OF_SERVER: [&str; 9] =
+    ["memory", "commit", "rewind", "on_crash", "crashproof", "record", "discard", "nodiscard", "follow"];
+/// How often a mount with `follow` looks for a newer state.
+pub const FOLLOW_PERIOD: Duration = Duration::from_secs(1);
 
 /// The default options of a mount of this user.
 pub fn defaults(source: String) -> Outcome<MountOptions> {
@@ -45,6 +47,8 @@ pub struct ParsedOptions {
     pub ends_on_crash: bool,
     /// Changes are kept for a successor until they are durable.
     pub is_crashproof: bool,
+    /// How often to look for a newer state, which another machine has written.
+    pub follow: Option<Duration>,
     /// `rw` was given.
     pub is_writable: bool,
     /// `suid` or `dev`, if one of them was given.
@@ -64,6 +68,7 @@ impl ParsedOptions {
             of_server: Vec::new(),
             ends_on_crash: false,
             is_crashproof: true,
+            follow: None,
             is_writable: false,
             identities: None,
         };
@@ -76,8 +81,26 @@ impl ParsedOptions {
         all.is_writable = last_of("rw", "ro");
         all.mount = all.mount.resolved(given.contains(&"allow_other"));
         all.check_set_id_options(&all.mount)?;
+        if let Some(period) = all.follow {
+            all.follow(period)?;
+        }
         all.import.read_only = all.mount.read_only;
         Ok(all)
+    }
+
+    /// A mount that follows another machine changes nothing, and has no successor: that one would not know which inodes the kernel
+    /// knows.
+    fn follow(&mut self, period: Duration) -> Outcome {
+        if self.is_writable {
+            let (expected, found) = ("a read-only mount", "rw");
+            return Err(Failure::refused("mount option \"follow\"", expected, found, "omit rw"));
+        }
+        self.mount.read_only = true;
+        self.mount.cache = self.mount.cache.following(period);
+        self.ends_on_crash = true;
+        // What was synced and not committed is not shown.
+        self.import.discard_log = true;
+        Ok(())
     }
 
     /// Refuses `suid` and `dev` on a mount that every user may change.
@@ -116,6 +139,11 @@ impl ParsedOptions {
             Some(("crashproof", "off")) => self.is_crashproof = false,
             Some(("crashproof", _)) => return Err(bad("crashproof=on or crashproof=off")),
             Some(("on_crash", _)) => return Err(bad("on_crash=continue or on_crash=end")),
+            Some(("follow", value)) => {
+                let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
+                self.follow = Some(Duration::from_secs(seconds.ok_or_else(|| bad("1 to 3600 seconds"))?));
+            }
+            None if word == "follow" => self.follow = Some(FOLLOW_PERIOD),
             // The server has another working directory than the command.
             Some(("record", value)) => {
                 let path = Some(PathBuf::from(value)).filter(|path| path.is_absolute());

@@ -184,6 +184,13 @@ impl MountTable {
         self.rows().push(row);
     }
 
+    /// Replaces the row of that number.
+    pub fn replace(&self, row: MountedAt) {
+        if let Some(before) = self.rows().iter_mut().find(|before| before.number == row.number) {
+            *before = row;
+        }
+    }
+
     pub fn remove(&self, number: u32) {
         self.rows().retain(|row| row.number != number);
     }
@@ -206,6 +213,17 @@ pub fn tool_options(mode: OpenMode) -> ImportOptions {
 impl OpenPool {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<OpenPool> {
         OpenPool::open_known(target, options, &[])?.replayed(&mut WholeReplay)
+    }
+
+    /// A newer state of the same pool in place of an earlier one, with its mounts and limits.
+    pub fn in_place_of(self, earlier: &OpenPool) -> OpenPool {
+        OpenPool {
+            mounts: earlier.mounts.clone(),
+            memory: Arc::clone(&earlier.memory),
+            ring_bytes: Arc::clone(&earlier.ring_bytes),
+            request_threads: Arc::clone(&earlier.request_threads),
+            ..self
+        }
     }
 
     /// Makes again what the intent log has, before anyone uses the pool. `guide`: as in [`replay_pool`].

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_object::{DataPolicy, ObjectSet};
 use terrane_space::policy::{CollectionOptions, Hint};
@@ -158,6 +159,7 @@ impl Obeyed {
             let pool = self.set.pool();
             pool.set_collection(self.collection()?);
             let (mode, row) = self.number_of(props::FAIL_MODE)?;
+            pool.set_retention(Duration::from_secs(self.number(props::RETAIN)?));
             pool.set_fail_mode(props::fail_mode(mode).ok_or_else(|| row.invalid_value(mode))?);
         }
         let (bytes, row) = self.number_of("zapsize")?;

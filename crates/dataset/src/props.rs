@@ -42,6 +42,7 @@ pub(crate) const WRITE_HINT: &str = "write_hint";
 pub(crate) const GC_POLICY: &str = "gc_policy";
 pub(crate) const OPEN_ZONES_MAX: &str = "max_open_zones";
 pub(crate) const FAIL_MODE: &str = "failmode";
+pub(crate) const RETAIN: &str = "retain";
 pub(crate) const GC_IDLE: &str = "gc_idle";
 pub(crate) const RECOMPRESS: &str = "recompress";
 pub(crate) const MOUNTPOINT: &str = "mountpoint";
@@ -53,6 +54,9 @@ pub(crate) const QUOTA: &str = "quota";
 pub(crate) const REF_QUOTA: &str = "refquota";
 pub(crate) const RESERVATION: &str = "reservation";
 pub(crate) const REF_RESERVATION: &str = "refreservation";
+/// Values of `retain` without a word, in seconds.
+const RETAIN_DEFAULT: u64 = 3600;
+const RETAIN_MAX: u64 = 30 * 24 * 3600;
 /// Days that `recompress=idle` means without a number.
 const RECOMPRESS_DAYS: u64 = 7;
 const RECOMPRESS_DAYS_MAX: u64 = 3650;
@@ -345,6 +349,32 @@ pub(crate) fn fail_mode(stored: u64) -> Option<FailMode> {
     match word_of(&FAIL_MODE_WORDS, stored)?.as_str() {
         "wait" => Some(FailMode::Wait),
         _ => Some(FailMode::Continue),
+    }
+}
+
+/// Units of a time: seconds, minutes, hours, days.
+const TIME_UNITS: [(char, u64); 4] = [('d', 24 * 3600), ('h', 3600), ('m', 60), ('s', 1)];
+
+/// `90m` in seconds.
+fn parse_retain(word: &str) -> Option<u64> {
+    if word == "off" {
+        return Some(0);
+    }
+    let per = TIME_UNITS.iter().find(|(unit, _)| word.ends_with(*unit))?.1;
+    let digits = word.get(..word.len() - 1)?;
+    let number: u64 = digits.parse().ok().filter(|_| !digits.starts_with(['0', '+']))?;
+    number.checked_mul(per).filter(|seconds| *seconds <= RETAIN_MAX)
+}
+
+/// In the largest unit that is exact.
+fn print_retain(seconds: u64) -> Option<String> {
+    match seconds {
+        0 => Some("off".to_owned()),
+        1..=RETAIN_MAX => {
+            let (unit, per) = TIME_UNITS.iter().find(|(_, per)| seconds.is_multiple_of(*per))?;
+            Some(format!("{}{unit}", seconds / per))
+        }
+        _ => None,
     }
 }
 

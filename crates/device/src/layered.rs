@@ -3,8 +3,9 @@
 //! Only this module forwards every method, so no layer can forget one that is added to [`Device`].
 
 use crate::identity::Identity;
-use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
+use crate::zone::{Device, DeviceError, DeviceInfo, RequestCounts, ZoneReport};
 use std::sync::Arc;
+use std::time::Duration;
 use terrane_wire::ZoneIdx;
 
 /// A layer's handling of requests. The default of each method passes the request to the device below.
@@ -117,6 +118,18 @@ impl<L: Layer> Device for Layered<L> {
 
     fn problem_text(&self) -> Option<String> {
         self.below.problem_text()
+    }
+
+    fn requests(&self) -> Option<RequestCounts> {
+        self.below.requests()
+    }
+
+    fn set_retention(&self, time: Duration) {
+        self.below.set_retention(time);
+    }
+
+    fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {
+        self.below.newer()
     }
 
     fn drop_page_cache(&self) {

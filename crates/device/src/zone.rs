@@ -12,7 +12,35 @@
 use crate::identity::Identity;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 use terrane_wire::ZoneIdx;
+
+/// What was asked of an object store, repeated attempts included. Stores are paid by the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Objects that were made or replaced.
+    pub put: u64,
+    /// Their bytes.
+    pub put_bytes: u64,
+    /// Objects, ranges of objects and lengths of objects that were read.
+    pub get: u64,
+    /// Their bytes.
+    pub get_bytes: u64,
+    /// Pages of lists.
+    pub list: u64,
+    /// Requests that delete, each up to a thousand objects.
+    pub delete: u64,
+    /// Those among all of these that failed.
+    pub failed: u64,
+}
+
+impl RequestCounts {
+    /// The kinds, by their names in metrics.
+    pub fn by_kind(&self) -> [(&'static str, u64); 4] {
+        [("put", self.put), ("get", self.get), ("list", self.list), ("delete", self.delete)]
+    }
+}
 
 /// The kind of a backend, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +177,13 @@ impl fmt::Display for DeviceError {
     }
 }
 
+impl DeviceError {
+    /// The writer of the pool has deleted what a reader needs that is too far behind.
+    pub fn is_stale(&self) -> bool {
+        matches!(self, DeviceError::Io { source, .. } if source.kind() == io::ErrorKind::StaleNetworkFileHandle)
+    }
+}
+
 impl std::error::Error for DeviceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -223,6 +258,21 @@ pub trait Device: Send + Sync {
     /// A known problem of the whole device, for messages; `None` if there is none.
     fn problem_text(&self) -> Option<String> {
         None
+    }
+
+    /// What was asked of an object store since the device was opened; `None`: the device is none.
+    fn requests(&self) -> Option<RequestCounts> {
+        None
+    }
+
+    /// Content of zones that were reset stays readable for this time to processes that have opened the device read-only, if it
+    /// lies in an object store.
+    fn set_retention(&self, _time: Duration) {}
+
+    /// The same device as another process has written it meanwhile, opened read-only. `None`: it is the same, or nobody else can
+    /// write it.
+    fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {
+        Ok(None)
     }
 
     /// Drops clean data of the device from the host's cache, so that later reads come from the medium.

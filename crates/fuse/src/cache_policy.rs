@@ -8,6 +8,9 @@
 //! with ENOSYS, and the kernel keeps the pages of closed files. Opens are sent only where pages must not be
 //! kept (`direct_io`), because the answer to OPEN is what says so.
 //!
+//! A mount that follows another process is the exception. There names and attributes are valid for a moment, and pages as long as
+//! times and sizes are the same.
+//!
 //! One number changes without a request: compression decides at the commit how many blocks a file takes. So
 //! attributes of an inode with bytes that are not stored yet are valid for [`UNSTORED_ATTR`] only.
 //!
@@ -33,6 +36,8 @@ pub struct CachePolicy {
     pub direct_io: bool,
     /// `statx` shows birth times.
     pub birth_times: bool,
+    /// Another process changes the data set. The kernel drops pages of a file when it sees another time or size.
+    pub follows: bool,
 }
 
 /// A year: longer than any mount, and far from where the kernel's clock arithmetic saturates.
@@ -50,11 +55,20 @@ impl Default for CachePolicy {
             attr: FOR_EVER,
             direct_io: false,
             birth_times: false,
+            follows: false,
         }
     }
 }
 
 impl CachePolicy {
+    /// For a mount that follows another process, whose changes are to be seen after this time.
+    #[must_use]
+    pub fn following(self, period: Duration) -> CachePolicy {
+        let at_most = |time: Duration| time.min(period);
+        let (entry, negative, attr) = (at_most(self.entry), at_most(self.negative), at_most(self.attr));
+        CachePolicy { entry, negative, attr, follows: true, ..self }
+    }
+
     /// Whether the kernel may open files and directories without a request.
     pub fn stateless_open(&self) -> bool {
         !self.direct_io

@@ -20,7 +20,7 @@
 //! * [`metrics`]: counters and latencies of a mount.
 //! * [`snapshots`]: snapshots inside a mount, and their tags in node ids.
 //! * [`entry_words`]: calls about words beside directory entries, both sides.
-//! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
+//! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`]. [`following`]: of one after another.
 //!
 //! Invariant: node ids are inode numbers (1 is the root directory) and file handles are always 0. So a
 //! process that takes over a mount needs no table of its predecessor except the tags of snapshots ([`snapshots`]).
@@ -31,6 +31,7 @@
 pub mod cache_policy;
 pub mod dispatch;
 pub mod entry_words;
+pub mod following;
 pub mod forget;
 pub mod handover;
 pub mod launder;
@@ -46,6 +47,7 @@ pub mod socket;
 pub mod transport;
 
 pub use dispatch::Dispatch;
+pub use following::Following;
 pub use launder::Launderer;
 pub use metrics::{Metrics, MountStats};
 pub use mount::{Mount, MountOptions, UnmountHandle};

@@ -119,6 +119,7 @@ impl From<&MountOptions> for SessionConfig {
             stateless_open: options.cache.stateless_open(),
             max_background: options.max_background,
             uring: options.uring,
+            follows: options.cache.follows,
             xattrs: options.xattrs,
             acls: options.acls && options.xattrs && options.default_permissions,
             idmaps: options.default_permissions,

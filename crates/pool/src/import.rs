@@ -15,9 +15,11 @@ use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, IndexSource};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use terrane_cache::blocks::BlockCache;
 use terrane_cache::parts::{PART_CACHE_DIVISOR, PartCache};
 use terrane_device::{Device, DeviceKind};
 use terrane_format::Feature;
@@ -86,12 +88,33 @@ pub struct ImportOptions {
     /// A predecessor's changes will be handed over by [`Pool::add_kept_changes`]. Until the replay has ended, each commit says how far
     /// it is.
     pub expects_changes: bool,
+    /// An earlier state of the same pool, open read-only, whose block cache is used on.
+    pub follows: Option<EarlierState>,
     /// The devices are a copy that is to get an id of its own. Until then the label says where the original is.
     pub is_copy: bool,
     /// Source of the zone tables.
     pub index: IndexSource,
     /// Names of features that the import takes for unknown, as a version before them does. For tests.
     pub unknown_features: &'static [&'static str],
+}
+
+/// An earlier state of a pool that another process writes.
+#[derive(Clone)]
+pub struct EarlierState {
+    cache: Arc<BlockCache>,
+}
+
+impl EarlierState {
+    /// The state of this pool.
+    pub fn of(pool: &Pool) -> EarlierState {
+        EarlierState { cache: Arc::clone(&pool.reader.cache) }
+    }
+}
+
+impl fmt::Debug for EarlierState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EarlierState").finish_non_exhaustive()
+    }
 }
 
 impl Default for ImportOptions {
@@ -108,6 +131,7 @@ impl Default for ImportOptions {
             intent_log: true,
             takes_over: false,
             expects_changes: false,
+            follows: None,
             is_copy: false,
             index: IndexSource::Stored,
             unknown_features: &[],
@@ -829,8 +853,11 @@ pub(crate) fn assemble(
     let ids = (label.pool, state.incarnation);
     let store = ZoneStore::new(ids, devices, tables, parts, counters.clone(), reports.clone());
     let (store, threads) = (Arc::new(store), env.workers() > 0);
-    let reader =
-        BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
+    let cache = match &options.follows {
+        Some(earlier) => Arc::clone(&earlier.cache),
+        None => Arc::new(BlockCache::new(options.cache_bytes)),
+    };
+    let reader = BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), cache, threads);
     let pool = Pool {
         membership: Membership::new(label, state.incarnation, imported),
         store: store.clone(),

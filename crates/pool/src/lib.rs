@@ -54,7 +54,7 @@ mod validate;
 
 pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;
-pub use import::{ImportOptions, Probe, probe};
+pub use import::{EarlierState, ImportOptions, Probe, probe};
 pub use log::LogSummary;
 pub use log_devices::{LogDeviceStatus, check_new_log_devices};
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};

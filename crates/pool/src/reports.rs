@@ -2,6 +2,8 @@
 
 use crate::pool::Pool;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use terrane_device::Device;
 use terrane_format::directory::Owner;
 use terrane_store::PoolError;
 use terrane_store::errors::{DeviceErrors, ErrorLog, Errors};
@@ -52,6 +54,13 @@ impl Pool {
     /// Refuses if the pool takes no more changes, so that no commit will follow.
     pub fn check_running(&self) -> Result<(), PoolError> {
         self.reports.check_running()
+    }
+
+    /// Sets how long object stores keep what processes may need that follow the pool. It is not stored.
+    pub fn set_retention(&self, time: Duration) {
+        for (_, device) in self.store.devices.all() {
+            device.set_retention(time);
+        }
     }
 
     /// Sets what a failing read does, from the next one on. It is not stored.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use terrane_cache::Kind;
 use terrane_cache::blocks::CacheStats;
 use terrane_codec::GivenUpCodec;
-use terrane_device::{Counted, Device, IoCounts};
+use terrane_device::{Counted, Device, IoCounts, RequestCounts};
 use terrane_format::record::ZoneClass;
 use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
@@ -43,6 +43,8 @@ pub struct DeviceStats {
     pub name: String,
     /// Its I/O since it was opened.
     pub io: IoCounts,
+    /// What was asked of its object store, if it lies in one.
+    pub requests: Option<RequestCounts>,
 }
 
 /// What the bytes of the devices are kept for. Anchors, unusable bytes and the parts of zones add up to `device_bytes`.
@@ -220,6 +222,7 @@ impl Pool {
         let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
             name: device.info().name.clone(),
             io: device.counts(),
+            requests: device.requests(),
         };
         Stats {
             devices: self.store.devices.all().into_iter().map(device).collect(),

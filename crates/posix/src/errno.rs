@@ -69,6 +69,10 @@ impl From<ObjectError> for Errno {
             ObjectError::Pool(pool) => match pool {
                 PoolError::NoSpace { .. } => Errno::ENOSPC,
                 PoolError::ReadOnly => Errno::EROFS,
+                PoolError::Device(device) if device.is_stale() => {
+                    log::warn!("ESTALE: {error}");
+                    Errno::ESTALE
+                }
                 PoolError::Corrupt(_)
                 | PoolError::Device(_)
                 | PoolError::Failed { .. }
@@ -127,6 +131,8 @@ pub(crate) fn log_eio(reason: impl fmt::Display) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use terrane_device::DeviceError;
 
     #[test]
     fn numbers_are_printed_by_name() {
@@ -134,6 +140,16 @@ mod tests {
             format!("{} {:?} {}", Errno::ENOENT, Errno::EEXIST, Errno(999)),
             "ENOENT EEXIST errno 999"
         );
+    }
+
+    #[test]
+    fn a_state_that_is_gone_is_no_read_error() {
+        let of = |kind: std::io::ErrorKind| {
+            let error = DeviceError::Io { zone: None, offset: 0, op: "read", source: kind.into() };
+            Errno::from(ObjectError::Pool(PoolError::Device(Arc::new(error))))
+        };
+        assert_eq!(of(std::io::ErrorKind::StaleNetworkFileHandle), Errno::ESTALE);
+        assert_eq!(of(std::io::ErrorKind::Other), Errno::EIO);
     }
 
     #[test]

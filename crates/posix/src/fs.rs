@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DnodeBlocks, Naming};
 use terrane_object::ObjectSet;
+use terrane_wire::Txg;
 
 /// Inodes that wait for [`Fs::take_restored`]. Of more, a kernel shows old numbers of blocks until it drops them.
 const RESTORED_MAX: usize = 64 << 10;
@@ -64,6 +65,8 @@ pub struct Fs {
     pub(crate) intents: Intents,
     /// Changes are made again that were made before a crash. No program uses it.
     pub(crate) is_replaying: bool,
+    /// The kernel knows inodes by earlier states of the data set, the last of which is that of this txg.
+    pub(crate) shown_until: Option<Txg>,
     /// There were access control lists when the change was made that is made again.
     pub(crate) had_acls: AtomicBool,
     pub(crate) root: Ino,

@@ -157,7 +157,16 @@ impl Fs {
     /// Whether the kernel means another inode by this number: one that a rollback removed, while an older inode got the number
     /// back. Only that one must answer `ESTALE`.
     pub fn is_replaced(&self, ino: Ino) -> bool {
-        self.replaced(ino).is_some_and(|loss| !loss.is_named)
+        self.replaced(ino).is_some_and(|loss| !loss.is_named) || self.is_newer_than_shown(ino)
+    }
+
+    /// Whether the kernel knows an inode of this number by an earlier state, and it is another one by now.
+    fn is_newer_than_shown(&self, ino: Ino) -> bool {
+        let Some(shown) = self.shown_until.filter(|_| ino != self.root) else { return false };
+        // One that was looked up in this state is the one that the kernel means.
+        self.hold(ino).is_ok_and(|inode| {
+            inode.lookups.load(Ordering::Acquire) == 0 && inode.read().attrs.zpl.generation > shown.0
+        })
     }
 
     /// Whether the kernel knows, or has known, two inodes by this number. Nothing says which one it forgets.

@@ -25,7 +25,7 @@ use terrane_pool::Tx;
 use terrane_sa::layout::LAYOUT_FIRST;
 use terrane_sa::{SaBuffer, ZplAttrs};
 use terrane_txg::cost::Cost;
-use terrane_wire::ObjectId;
+use terrane_wire::{ObjectId, Txg};
 
 const ROOT: &[u8] = b"ROOT";
 const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
@@ -49,6 +49,8 @@ pub(crate) struct Opening {
     pub losses: Option<Losses>,
     /// See [`Fs::open_to_replay`].
     pub is_replaying: bool,
+    /// See [`Fs::follow`].
+    pub shown_until: Option<Txg>,
     /// The log; `None`: that of the pool.
     pub log: Option<Box<dyn IntentLog>>,
 }
@@ -181,8 +183,14 @@ impl Fs {
         Ok(fs)
     }
 
+    /// Opens the file system of a newer state, for an existing mount of earlier ones. The kernel knows inodes by those, up to that of
+    /// txg `shown`. What has the number of one of them and came later answers `ESTALE`, until it is looked up.
+    pub fn follow(dataset: Arc<Dataset>, shown: Txg) -> Result<Arc<Fs>, DatasetError> {
+        Fs::open_as(dataset, Opening { shown_until: Some(shown), ..Opening::default() })
+    }
+
     pub(crate) fn open_as(dataset: Arc<Dataset>, opening: Opening) -> Result<Arc<Fs>, DatasetError> {
-        let Opening { losses, is_replaying, log } = opening;
+        let Opening { losses, is_replaying, shown_until, log } = opening;
         let set = Arc::clone(dataset.object_set());
         if !is_replaying && !dataset.is_snapshot() && !set.pool().is_read_only() {
             refuse_unreplayed(&dataset)?;
@@ -215,6 +223,7 @@ impl Fs {
         let fs = Arc::new(Fs {
             intents: Intents::new(log, set.id()),
             is_replaying,
+            shown_until,
             had_acls: AtomicBool::new(false),
             naming: dataset.naming(),
             dataset,

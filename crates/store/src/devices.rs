@@ -5,7 +5,7 @@
 
 use crate::PoolError;
 use crate::env::Env;
-use crate::host_space::{HostBackedDevice, HostSpace};
+use crate::host_space::{HostSpace, host_backed};
 use crate::log_devices::LogDevices;
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub fn smallest_capacity(device: &dyn Device) -> u64 {
 impl Member {
     fn new(device: Arc<dyn Device>, host: &Arc<HostSpace>) -> Member {
         let capacity = smallest_capacity(device.as_ref());
-        let device = Arc::new(HostBackedDevice::new(device, host.clone()));
+        let device = Arc::new(host_backed(device, host.clone()));
         Member {
             device: Arc::new(Counted::new(device)),
             capacity,

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use terrane_device::{Device, DeviceError, DeviceInfo, Identity, ZoneReport};
+use terrane_device::{Device, DeviceError, Layer, Layered};
 use terrane_wire::ZoneIdx;
 
 /// The pause between two retries.
@@ -79,90 +79,33 @@ impl HostSpace {
     }
 }
 
-/// A device whose writes wait for space on the host.
-pub struct HostBackedDevice {
-    device: Arc<dyn Device>,
-    host_space: Arc<HostSpace>,
+/// The layer whose writes wait for space on the host.
+pub struct WaitsForSpace(Arc<HostSpace>);
+
+/// A device whose writes wait for space on the host. All devices of a pool share one `host_space`.
+pub fn host_backed(device: Arc<dyn Device>, host_space: Arc<HostSpace>) -> Layered<WaitsForSpace> {
+    Layered::wrap(device, WaitsForSpace(host_space))
 }
 
-impl HostBackedDevice {
-    /// Wraps a device. All devices of a pool share one `host_space`.
-    pub fn new(device: Arc<dyn Device>, host_space: Arc<HostSpace>) -> HostBackedDevice {
-        HostBackedDevice { device, host_space }
-    }
-}
-
-impl Device for HostBackedDevice {
-    fn info(&self) -> &DeviceInfo {
-        self.device.info()
-    }
-
-    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.device.report(zone)
-    }
-
-    fn query(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.device.query(zone)
-    }
-
-    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.read(zone, offset, buf)
-    }
-
-    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+impl Layer for WaitsForSpace {
+    fn on_write(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), DeviceError> {
         let mut has_waited = false;
         loop {
-            match self.device.write(zone, offset, data) {
-                Err(error @ DeviceError::Full { .. }) if self.host_space.wait_for_space(&error) => {
-                    has_waited = true
-                }
+            match below.write(zone, offset, data) {
+                Err(error @ DeviceError::Full { .. }) if self.0.wait_for_space(&error) => has_waited = true,
                 outcome => {
                     if has_waited {
-                        self.host_space.note_success();
+                        self.0.note_success();
                     }
                     return outcome;
                 }
             }
         }
-    }
-
-    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.device.reset(zone)
-    }
-
-    fn reset_for_reuse(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.device.reset_for_reuse(zone)
-    }
-
-    fn keep_space(&self) {
-        self.device.keep_space();
-    }
-
-    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.device.finish(zone)
-    }
-
-    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
-        self.device.resume(zone, pointer)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.device.flush()
-    }
-
-    fn host_free_bytes(&self) -> Option<u64> {
-        self.device.host_free_bytes()
-    }
-
-    fn identity(&self) -> Option<Identity> {
-        self.device.identity()
-    }
-
-    fn problem_text(&self) -> Option<String> {
-        self.device.problem_text()
-    }
-
-    fn unlock(&self) {
-        self.device.unlock();
     }
 }

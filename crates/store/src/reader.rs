@@ -55,7 +55,7 @@ pub struct BlockReader {
     /// Decoding and checksums.
     pub pipeline: Pipeline,
     /// Decoded blocks in memory.
-    pub cache: BlockCache,
+    pub cache: Arc<BlockCache>,
     /// Blocks that memory evicted.
     pub cache_devices: CacheDevices,
     /// Reads ahead of their readers.
@@ -66,19 +66,19 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// `cache_bytes` bounds the blocks in memory. With `threads`, blocks are prefetched.
+    /// With `threads`, blocks are prefetched into the cache.
     pub fn new(
         store: Arc<ZoneStore>,
         pipeline: Pipeline,
         reports: Arc<Reports>,
-        cache_bytes: usize,
+        cache: Arc<BlockCache>,
         threads: bool,
     ) -> BlockReader {
         BlockReader {
             cache_devices: CacheDevices::new(store.pool),
             store,
             pipeline,
-            cache: BlockCache::new(cache_bytes),
+            cache,
             prefetch_queue: PrefetchQueue::new(threads),
             reads_in_flight: ReadsInFlight::default(),
             heals: Mutex::default(),

@@ -11,6 +11,7 @@ fn options() -> Options {
         threads: 0,
         write_patience: Duration::ZERO,
         read_patience: Duration::ZERO,
+        retention: Duration::ZERO,
     }
 }
 
@@ -476,12 +477,51 @@ fn a_root_that_deletes_what_it_names_is_refused() {
     let (raw, _) = store.get("root", 1 << 20).unwrap().unwrap();
     let sound = Root::parse(&raw, "root").unwrap();
     let entry = sound.changed[&ZoneIdx(2)].clone().unwrap();
-    let as_garbage = Root { garbage: vec![entry.id], ..sound.clone() };
+    let as_garbage = Root { garbage: [(entry.id, 0)].into(), ..sound.clone() };
     let twice = Root { changed: [2, 3].map(|zone| (ZoneIdx(zone), Some(entry.clone()))).into(), ..sound };
     for lie in [as_garbage, twice] {
         store.tamper("root", |content| *content = Some(lie.encode()));
         let opened = BucketDevice::open(Arc::new(store.client(None)), OpenMode::ReadWrite, &options());
         let error = opened.err().unwrap().to_string();
         assert!(error.contains("each object once"), "{error}");
+    }
+}
+
+/// What a reader of an older root needs stays for a while, also when the pool was opened again. Then the reader is told that it is too far
+/// behind.
+#[test]
+fn what_readers_may_need_is_deleted_later() {
+    for threads in [0, 2] {
+        let store = MemoryStore::default();
+        let patient = Options { retention: Duration::from_secs(3600), threads, ..options() };
+        let open = |mode| BucketDevice::open(Arc::new(store.client(None)), mode, &patient).unwrap();
+        let device = BucketDevice::create(Arc::new(store.client(None)), GEOMETRY, &patient).unwrap();
+        device.write(ZoneIdx(5), 0, &filled(4, 1)).unwrap();
+        commit(&device, 1).unwrap();
+        let reader = open(OpenMode::ReadOnly);
+        device.reset(ZoneIdx(5)).unwrap();
+        device.write(ZoneIdx(5), 0, &filled(4, 2)).unwrap();
+        commit(&device, 2).unwrap();
+        drop(device);
+        let device = open(OpenMode::ReadWrite);
+        commit(&device, 3).unwrap();
+        assert_eq!(content(&reader, 5, 0, UNIT), filled(1, 1), "{threads} threads");
+        assert_eq!(content(&device, 5, 0, UNIT), filled(1, 2));
+
+        device.set_retention(Duration::ZERO);
+        let mut buf = [0; UNIT];
+        let error = loop {
+            reader.drop_page_cache();
+            match reader.read(ZoneIdx(5), 0, &mut buf) {
+                Ok(()) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        let DeviceError::Io { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), io::ErrorKind::StaleNetworkFileHandle, "{error}");
+        // The root stops naming it, and another reader finds all it needs.
+        commit(&device, 4).unwrap();
+        assert!(device.committed.lock().garbage.is_empty());
+        assert_eq!(content(&open(OpenMode::ReadOnly), 5, 0, UNIT), filled(1, 2));
     }
 }

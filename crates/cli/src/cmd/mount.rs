@@ -448,7 +448,7 @@ fn run_server(
     let memory = memory.unwrap_or_else(MemoryBudget::of_this_machine);
     let mut import = options.import.clone();
     memory.apply_to_import(&mut import);
-    let record = options.record.take();
+    let (record, follow) = (options.record.take(), options.follow);
     let ring_bytes = if options.is_crashproof { memory.ring_bytes() } else { 0 };
     let first = MountSpec::of_options(dataset, dir.clone(), options, None);
     let (name, at) = (target.name.clone(), dir.clone());
@@ -467,7 +467,7 @@ fn run_server(
         }
     };
     daemon::serve(
-        ServePlan { target, first, import, memory, ring_bytes, record, metrics, inherited },
+        ServePlan { target, first, import, memory, ring_bytes, follow, record, metrics, inherited },
         registry,
         ready,
     )

@@ -118,7 +118,7 @@ fn end_mounts(
     timeout: Duration,
 ) -> Outcome<Value> {
     let mut mounts = shared.mounts();
-    mounts.retain(|mount| dataset.is_none_or(|path| mount.view.dataset_path == path));
+    mounts.retain(|mount| dataset.is_none_or(|path| mount.view().dataset_path == path));
     let pool = &shared.target.name;
     let name = match dataset {
         None | Some("") => format!("pool {pool}"),

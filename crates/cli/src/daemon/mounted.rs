@@ -26,18 +26,19 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use terrane_dataset::SnapDir;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::mount::{Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts};
 use terrane_fuse::proto::ROOT_ID;
-use terrane_fuse::session::{Drain, Negotiated};
+use terrane_fuse::session::{Drain, Handler, Negotiated};
 use terrane_fuse::snapshots::DatasetSnapshots;
 use terrane_fuse::snapshots::tags::TagFile;
 use terrane_fuse::{
-    Dispatch, Launderer, MountOptions, Notifier, Session, SnapshotDir, Snapshots, UnmountHandle, Visibility,
+    Dispatch, Following, Launderer, MountOptions, Notifier, Session, SnapshotDir, Snapshots, UnmountHandle,
+    Visibility,
 };
 use terrane_posix::{AccessTimes, Fs};
 
@@ -115,8 +116,10 @@ struct ShownSnapshots {
 pub struct MountedSet {
     /// The number by which the holder knows the mount. It is never used again.
     pub number: u32,
-    /// The view of this data set.
-    pub view: OpenPool,
+    /// The view of this data set. A server that follows the pool replaces it.
+    view: RwLock<OpenPool>,
+    /// What a follower answers by, and its options.
+    following: OnceLock<(Arc<Following>, MountOptions)>,
     pub dir: PathBuf,
     /// The kernel's number of the file system.
     pub dev: String,
@@ -147,7 +150,8 @@ impl MountedSet {
     ) -> Outcome<Arc<MountedSet>> {
         Ok(Arc::new(MountedSet {
             number,
-            view,
+            view: RwLock::new(view),
+            following: OnceLock::new(),
             dir,
             dev,
             since,
@@ -162,11 +166,32 @@ impl MountedSet {
         }))
     }
 
+    /// The view of this data set.
+    pub fn view(&self) -> OpenPool {
+        // A thread that panicked with it left a whole value.
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows a newer state. Returns what answered by the one before.
+    pub fn show(&self, view: OpenPool, fs: Arc<Fs>, shared: &Shared) -> Option<Arc<Dispatch>> {
+        let (following, options) = self.following.get()?;
+        let dispatch = Dispatch::new(fs, options, Arc::clone(&shared.metrics));
+        let dispatch = match self.connection() {
+            Some(connection) => {
+                dispatch.with_launderer(Launderer::new(connection, succession::page_drop_command))
+            }
+            None => dispatch,
+        };
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+        shared.open_pool().mounts.replace(self.row());
+        Some(following.replace(dispatch))
+    }
+
     /// Updates the directory of snapshots to the property `snapdir` and the path of the data set.
     fn follow_dataset(&self) {
         if let Some(ShownSnapshots { source, .. }) = self.snapshots.get() {
-            source.set_path(&self.view.dataset().branch().path());
-            let wanted = visibility(self.view.dataset().snapdir());
+            source.set_path(&self.view().dataset().branch().path());
+            let wanted = visibility(self.view().dataset().snapdir());
             if source.visibility() != wanted {
                 source.set_visibility(wanted);
                 self.drop_cached(&[ROOT_ID], "the root directory as it was");
@@ -177,7 +202,7 @@ impl MountedSet {
     /// Has the kernel drop what it caches of destroyed snapshots, without the first `known` of them.
     fn drop_destroyed_snapshots(&self, known: &mut usize) {
         let Some(ShownSnapshots { dir, .. }) = self.snapshots.get() else { return };
-        let destroyed = self.view.datasets.destroyed_snapshots(*known);
+        let destroyed = self.view().datasets.destroyed_snapshots(*known);
         *known += destroyed.len();
         let nodes: Vec<u64> = destroyed.into_iter().flat_map(|guid| dir.note_destroyed(guid)).collect();
         if !nodes.is_empty() {
@@ -198,7 +223,7 @@ impl MountedSet {
     /// Has the kernel drop what it caches of all objects that a rollback changed, and waits for it. Not for threads that answer
     /// the kernel.
     pub fn drop_rolled_back(&self) {
-        let (Some(connection), Some(fs)) = (self.connection(), self.view.fs.get()) else { return };
+        let (Some(connection), Some(fs)) = (self.connection(), self.view().fs.get()) else { return };
         let node = |ino| if ino == fs.root() { ROOT_ID } else { ino };
         let nodes: Vec<u64> = fs.lost_inodes().into_iter().map(node).collect();
         let (name, what) = (self.name(), "files as they were before the rollback");
@@ -210,12 +235,12 @@ impl MountedSet {
 
     /// The full name, as commands write it.
     pub fn name(&self) -> String {
-        full_name(&self.view.pool.name(), &self.view.dataset_path)
+        full_name(&self.view().pool.name(), &self.view().dataset_path)
     }
 
     pub fn greeted(&self) -> GreetedMount {
         GreetedMount {
-            dataset: self.view.dataset_path.clone(),
+            dataset: self.view().dataset_path.clone(),
             dir: self.dir.clone(),
             dev: self.dev.clone(),
             since: self.since,
@@ -225,12 +250,12 @@ impl MountedSet {
     fn row(&self) -> MountedAt {
         MountedAt {
             number: self.number,
-            path: self.view.dataset_path.clone(),
-            snapshot: self.view.snapshot,
+            path: self.view().dataset_path.clone(),
+            snapshot: self.view().snapshot,
             dir: self.dir.clone(),
             dev: self.dev.clone(),
-            dataset: self.view.dataset(),
-            fs: self.view.fs.clone(),
+            dataset: self.view().dataset(),
+            fs: self.view().fs.clone(),
         }
     }
 
@@ -314,7 +339,7 @@ pub fn mount_here(view: OpenPool, fs: Arc<Fs>, spec: MountSpec) -> Outcome<NewMo
     let dev = list_mounts()?.into_iter().rfind(|row| row.dir == spec.dir).map(|row| row.dev);
     let when = (dev.unwrap_or_default(), clock::seconds());
     let mount = MountedSet::new(0, view, &session, spec.dir.clone(), when)?;
-    let tags = new_tags(&mount.view)?;
+    let tags = new_tags(&mount.view())?;
     Ok(NewMount { mount, fs, session, origin: Origin::New, spec, ledger, tags })
 }
 
@@ -338,7 +363,7 @@ pub struct AddedMount {
     session: Session,
     origin: Origin,
     negotiated: Negotiated,
-    dispatch: Dispatch,
+    answers: Box<dyn Handler>,
     read_only: bool,
 }
 
@@ -353,7 +378,7 @@ impl NewMount {
             Err(failure) => return Err((failure, self.session)),
         };
         let NewMount { mount, fs, session, origin, spec, tags, ledger } = self;
-        let read_only = spec.options.read_only || mount.view.pool.is_read_only();
+        let read_only = spec.options.read_only || mount.view().pool.is_read_only();
         let dispatch = match self::dispatch(shared, (&mount, fs), &session, &spec.options, tags) {
             Ok(dispatch) => dispatch,
             Err(failure) => return Err((failure, session)),
@@ -366,7 +391,16 @@ impl NewMount {
         if let Err(failure) = shared.insert(&mount, mount.row()) {
             return Err((failure, session));
         }
-        Ok(AddedMount { mount, session, origin, negotiated, dispatch, read_only })
+        let answers: Box<dyn Handler> = match shared.follows {
+            false => Box::new(dispatch),
+            true => {
+                let following = Arc::new(Following::new(dispatch));
+                // A mount is added once.
+                let _ = mount.following.set((Arc::clone(&following), spec.options));
+                Box::new(following)
+            }
+        };
+        Ok(AddedMount { mount, session, origin, negotiated, answers, read_only })
     }
 
     fn negotiate_and_store(&self, shared: &Shared) -> Outcome<Negotiated> {
@@ -384,9 +418,9 @@ impl NewMount {
         };
         let Some(holder) = FdStore::of_this_process() else { return Ok(negotiated) };
         let facts = MountFacts {
-            dataset: mount.view.dataset_path.clone(),
-            objset: mount.view.dataset().object_set().id().0,
-            snapshot: mount.view.snapshot,
+            dataset: mount.view().dataset_path.clone(),
+            objset: mount.view().dataset().object_set().id().0,
+            snapshot: mount.view().snapshot,
             dir: mount.dir.clone(),
             negotiated,
             dev: mount.dev.clone(),
@@ -408,7 +442,7 @@ impl NewMount {
 impl AddedMount {
     /// Begins to serve. On return the mount answers.
     pub fn run(self, shared: &Arc<Shared>) {
-        let AddedMount { mount, session, origin, negotiated, dispatch, read_only } = self;
+        let AddedMount { mount, session, origin, negotiated, answers, read_only } = self;
         let device = shared.greeting().device;
         let (name, dir) = (mount.name(), mount.dir.display());
         match &origin {
@@ -420,7 +454,7 @@ impl AddedMount {
         // Destroys unlinked files only on a new mount: after a take-over programs may have them open.
         start_jobs(shared, &mount, matches!(origin, Origin::New));
         let serving = Arc::clone(shared);
-        std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, dispatch));
+        std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, answers));
     }
 }
 
@@ -434,11 +468,12 @@ fn dispatch(
     let connection = session.device().map_err(Failure::io("duplicating the connection of", &mount.dir))?;
     let dispatch = Dispatch::new(fs, options, Arc::clone(&shared.metrics))
         .with_launderer(Launderer::new(connection, succession::page_drop_command));
-    if mount.view.is_snapshot() {
+    // The names of snapshots would stay those of the first state.
+    if mount.view().is_snapshot() || shared.follows {
         return Ok(dispatch);
     }
-    let source = DatasetSnapshots::new(Arc::clone(&mount.view.datasets), &mount.view.dataset_path);
-    source.set_visibility(visibility(mount.view.dataset().snapdir()));
+    let source = DatasetSnapshots::new(Arc::clone(&mount.view().datasets), &mount.view().dataset_path);
+    source.set_visibility(visibility(mount.view().dataset().snapdir()));
     let dir = SnapshotDir::new(Arc::clone(&source) as Arc<dyn Snapshots>, tags)?;
     // A mount has one dispatch.
     let _ = mount.snapshots.set(ShownSnapshots { source, dir: Arc::clone(&dir) });
@@ -454,7 +489,7 @@ fn visibility(property: SnapDir) -> Visibility {
 }
 
 fn start_jobs(shared: &Arc<Shared>, mount: &Arc<MountedSet>, drains: bool) {
-    if mount.view.is_snapshot() {
+    if mount.view().is_snapshot() {
         return;
     }
     let job = |run: fn(&Shared, &MountedSet, bool)| {
@@ -472,13 +507,15 @@ fn serve_kernel(
     session: Session,
     origin: Origin,
     negotiated: Negotiated,
-    dispatch: Dispatch,
+    answers: Box<dyn Handler>,
 ) {
     let served = match origin {
-        Origin::New => session.run_negotiated(&negotiated, &dispatch),
-        Origin::Inherited(_) => session.resume(&negotiated, &dispatch, succession::page_drop_command()),
+        Origin::New => session.run_negotiated(&negotiated, answers.as_ref()),
+        Origin::Inherited(_) => {
+            session.resume(&negotiated, answers.as_ref(), succession::page_drop_command())
+        }
     };
-    drop(dispatch);
+    drop(answers);
     log::info!("{}: unmounted from {}", mount.name(), mount.dir.display());
     mount.stop_jobs(shared);
     shared.finish(mount, served.map_err(Failure::io("serving", &mount.dir)));
@@ -486,13 +523,13 @@ fn serve_kernel(
 
 /// Housekeeping: destroys the unlinked files that a crash left. Then shrinks directories and stores the error log.
 fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
-    let Some(fs) = mount.view.fs.get() else { return };
+    let Some(fs) = mount.view().fs.get() else { return };
     if drains {
         drain_unlinked(mount, &fs);
     }
     let mut flags = FlagWatch::new(mount, &fs);
     let mut destroyed = 0;
-    let (mut recorded, mut counted, pool) = (Ok(()), Ok(()), &mount.view.pool);
+    let (mut recorded, mut counted, pool) = (Ok(()), Ok(()), &mount.view().pool);
     // About once per txg: directories that lost names in one are shrunk in the next.
     while !pool.is_read_only() && !shared.sleep_for(mount, SHRINK_PERIOD) {
         flags.poll(mount, &fs);
@@ -504,7 +541,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         count_owners(mount, &fs, &mut counted);
         fs.log_losses();
         // The root data set stores the error log of the pool.
-        let outcome = shared.open_pool.dataset().record_new_errors().map_err(|error| error.to_string());
+        let outcome = shared.open_pool().dataset().record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
         {
@@ -595,10 +632,10 @@ impl FlagWatch {
 
 /// Runs requested rewrites, and recompression in idle time. Time is idle only if no mount of the pool is in use.
 fn run_rewrites(shared: &Shared, mount: &MountedSet) {
-    let Some(fs) = mount.view.fs.get() else { return };
+    let Some(fs) = mount.view().fs.get() else { return };
     terrane_fuse::process::lower_priority();
     let mut watch = idle::IdleWatch::new();
-    let pool = &mount.view.pool;
+    let pool = &mount.view().pool;
     while !pool.is_read_only() && !shared.sleep_for(mount, REWRITE_PERIOD) {
         let (requests, sleep) = (|| shared.metrics.answered_count(), |time| shared.sleep_for(mount, time));
         rewrite_job::continue_rewrite(&fs, pool, &requests, &sleep);

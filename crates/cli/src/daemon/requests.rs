@@ -7,7 +7,7 @@ use crate::control::{ClientConnection, Command, MountRequest};
 use crate::failure::{Failure, Outcome};
 use crate::fd_store::{self, FdStore};
 use crate::memory::{BYTES_MIN, MemoryBudget};
-use crate::mount_options::{self, ParsedOptions};
+use crate::mount_options::{self, FOLLOW_PERIOD, ParsedOptions};
 use crate::open_pool::OpenPool;
 use crate::query::{self, Query};
 use serde::Deserialize;
@@ -72,7 +72,7 @@ fn serve_client(shared: &Arc<Shared>, stream: UnixStream) {
             {
                 return client.answer(Err(failure));
             }
-            let view = match shared.open_pool.view(question.dataset()) {
+            let view = match shared.open_pool().view(question.dataset()) {
                 Ok(view) => view,
                 Err(failure) => return client.answer(Err(failure)),
             };
@@ -124,8 +124,8 @@ fn describe(view: OpenPool) -> Value {
 
 /// The view of a data set, if it can be mounted in addition to the others.
 fn check_mountable(shared: &Shared, dataset: &str) -> Outcome<OpenPool> {
-    let view = shared.open_pool.view(dataset)?;
-    let mounted = shared.mounts().into_iter().find(|mount| mount.view.dataset_path == view.dataset_path);
+    let view = shared.open_pool().view(dataset)?;
+    let mounted = shared.mounts().into_iter().find(|mount| mount.view().dataset_path == view.dataset_path);
     if let Some(mount) = mounted {
         let dir = mount.dir.display();
         if mount.is_mounted() {
@@ -154,7 +154,8 @@ fn add_mount(shared: &Arc<Shared>, request: MountRequest, file: Option<File>) ->
     if !is_fuse_device(&connection)? {
         return Err(refuse("another file"));
     }
-    let _alone = shared.open_pool.mounts.lock_changes();
+    let mounts = shared.open_pool().mounts;
+    let _alone = mounts.lock_changes();
     let view = check_mountable(shared, &request.dataset)?;
     let slot = view.fs.clone();
     let added = serve_added(shared, view, request, connection);
@@ -179,6 +180,10 @@ fn serve_added(
     let parsed = ParsedOptions::parse(&request.options, mount_options::defaults(request.source)?)?;
     let mut spec = MountSpec::of_options(request.dataset, request.dir, parsed, Some(request.options));
     spec.apply_to(&view)?;
+    if shared.follows {
+        spec.options.read_only = true;
+        spec.options.cache = spec.options.cache.following(FOLLOW_PERIOD);
+    }
     if !view.pool.is_read_only() {
         // Commits, so that a successor finds the data set even if this server is killed.
         view.pool.commit()?;
@@ -237,7 +242,8 @@ fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
             "memory limit refused: expected at least {BYTES_MIN} bytes, found {bytes}"
         )));
     }
-    let limit = shared.open_pool.memory.get();
+    let open_pool = shared.open_pool();
+    let limit = open_pool.memory.get();
     let limit =
         limit.ok_or_else(|| Failure("memory limit not enforced on this mount; see its log".into()))?;
     if let Some((facts_file, facts)) = shared.facts_file.get() {
@@ -245,7 +251,7 @@ fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
         facts.memory = Some(bytes);
         fd_store::write_facts(facts_file, &facts)?;
     }
-    let (pool, file_systems) = (&shared.open_pool.pool, shared.open_pool.mounts.file_systems());
+    let (pool, file_systems) = (&open_pool.pool, open_pool.mounts.file_systems());
     limit.change(MemoryBudget::of(bytes), pool, &file_systems);
     Ok(query::value(&limit.status(pool, &file_systems)))
 }

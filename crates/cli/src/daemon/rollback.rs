@@ -38,17 +38,17 @@ pub fn step_back(
 
 /// Everything that could refuse the rollback is checked before the server steps back, and what takes long is done.
 fn check(shared: &Shared, path: &str, name: &str, newer: bool) -> Outcome<MountedRollback> {
-    let pool = shared.open_pool.pool.name();
+    let pool = shared.open_pool().pool.name();
     let full = full_name(&pool, path);
     let mounts = shared.mounts();
-    let is_it = |mount: &&Arc<MountedSet>| mount.view.dataset_path == path && !mount.view.is_snapshot();
+    let is_it = |mount: &&Arc<MountedSet>| mount.view().dataset_path == path && !mount.view().is_snapshot();
     let Some(mount) = mounts.iter().find(is_it) else {
         return Err(Failure(format!("{full} is not mounted any more; try again")));
     };
-    let datasets = &shared.open_pool.datasets;
+    let datasets = &shared.open_pool().datasets;
     let rollback = SnapshotAction::Rollback { path: path.to_owned(), name: name.to_owned(), newer };
-    check_mounted_snapshots_stay(&shared.open_pool, &rollback)?;
-    let named = |error| named(&shared.open_pool, error);
+    check_mounted_snapshots_stay(&shared.open_pool(), &rollback)?;
+    let named = |error| named(&shared.open_pool(), error);
     datasets.check_rollback(path, name, newer).map_err(named)?;
     mount.forget_names().map_err(|error| match error.kind() {
         ErrorKind::Unsupported => Failure::refused(
@@ -65,7 +65,7 @@ fn check(shared: &Shared, path: &str, name: &str, newer: bool) -> Outcome<Mounte
         name: name.to_owned(),
         newer,
         mount: mount.number,
-        set: mount.view.dataset().object_set().id().0,
+        set: mount.view().dataset().object_set().id().0,
         state: RollbackState::Wanted,
     })
 }
@@ -190,7 +190,7 @@ pub fn outcome(shared: &Shared, path: &str, name: &str) -> Outcome<Value> {
     match last.filter(|last| last.path == path && last.name == name).map(|last| last.state) {
         Some(RollbackState::Done) => {
             let mounts = shared.mounts();
-            let rolled_back = mounts.iter().filter(|mount| mount.view.dataset_path == path);
+            let rolled_back = mounts.iter().filter(|mount| mount.view().dataset_path == path);
             rolled_back.for_each(|mount| mount.drop_rolled_back());
             Ok(Value::Null)
         }

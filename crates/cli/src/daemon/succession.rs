@@ -225,7 +225,7 @@ fn inherited_tags(mount: &MountedSet, tags: Option<File>) -> Outcome<Option<TagF
     if let Some(file) = tags {
         return Ok(Some(TagFile::inherit(file)?));
     }
-    let tags = new_tags(&mount.view)?;
+    let tags = new_tags(&mount.view())?;
     if let (Some(tags), Some(holder)) = (&tags, FdStore::of_this_process()) {
         holder.store_tags(mount.number, tags.file())?;
     }
@@ -328,21 +328,21 @@ fn check_held(shared: &Shared) -> Outcome<&(File, Mutex<Facts>)> {
 /// Renames a data set, and steps back: mounts of this process know their data sets by paths, and a successor finds them by
 /// their object sets. Returns only if that is impossible.
 pub fn rename(shared: &Shared, path: &str, to: &str, client: &mut ClientConnection) -> Failure {
-    let datasets = &shared.open_pool.datasets;
+    let datasets = &shared.open_pool().datasets;
     let renamed = check_held(shared)
-        .and_then(|_| datasets.rename(path, to).map_err(|error| named(&shared.open_pool, error)));
+        .and_then(|_| datasets.rename(path, to).map_err(|error| named(&shared.open_pool(), error)));
     if let Err(failure) = renamed {
         return failure;
     }
-    record_boot_mounts(&shared.open_pool);
+    record_boot_mounts(&shared.open_pool());
     let Failure(reason) = step_back(shared, None, || Ok(None), client);
     match datasets.rename(to, path) {
         Ok(()) => {
-            record_boot_mounts(&shared.open_pool);
+            record_boot_mounts(&shared.open_pool());
             Failure(format!("not renamed: {reason}"))
         }
         Err(error) => {
-            let pool = shared.open_pool.pool.name();
+            let pool = shared.open_pool().pool.name();
             Failure(format!(
                 "renamed, but mounts of it have the old name until `terrane restart {pool}`: {reason}; {error}"
             ))
@@ -360,7 +360,8 @@ pub fn step_back(
     client: &mut ClientConnection,
 ) -> Failure {
     // No mount begins from here on.
-    let _adding = shared.open_pool.mounts.lock_changes();
+    let mounts = shared.open_pool().mounts;
+    let _adding = mounts.lock_changes();
     let (facts_file, facts) = match check_held(shared) {
         Ok(held) => held,
         Err(failure) => return failure,
@@ -391,7 +392,7 @@ pub fn step_back(
     }
     shared.stop_housekeeping();
     let exported = if is_quiesced {
-        shared.open_pool.export()
+        shared.open_pool().export()
     } else {
         Err(Failure("requests in progress did not end".to_owned()))
     };

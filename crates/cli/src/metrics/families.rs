@@ -8,7 +8,7 @@ use crate::open_pool::OpenPool;
 use std::sync::Arc;
 use terrane_cache::Kind;
 use terrane_codec::GaveUp;
-use terrane_device::ZoneState;
+use terrane_device::{RequestCounts, ZoneState};
 use terrane_format::WritePurpose;
 use terrane_format::record::ZoneClass;
 use terrane_pool::{KeptSpace, Stats};
@@ -211,6 +211,37 @@ pub fn lifetime_totals(text: &mut MetricsText, open_pool: &OpenPool, stats: &Sta
     );
 }
 
+/// What was asked of object stores.
+fn object_requests(text: &mut MetricsText, stats: &Stats) {
+    let counted = || stats.devices.iter().filter_map(|device| Some((&*device.name, device.requests?)));
+    if counted().next().is_none() {
+        return;
+    }
+    text.family(
+        "object_requests_total",
+        "counter",
+        "Requests to an object store, repeated ones included, by kind.",
+    );
+    for (device, counts) in counted() {
+        for (kind, count) in counts.by_kind() {
+            text.sample("object_requests_total", &[("device", device), ("kind", kind)], count);
+        }
+    }
+    type Field = fn(&RequestCounts) -> u64;
+    let fields: [(&str, &str, Field); 3] = [
+        ("object_put_bytes_total", "Bytes put into an object store.", |counts| counts.put_bytes),
+        ("object_get_bytes_total", "Bytes got from an object store.", |counts| counts.get_bytes),
+        ("object_requests_failed_total", "Requests to an object store that failed.", |counts| counts.failed),
+    ];
+    for (name, help, field) in fields {
+        text.labelled(
+            (name, "counter", help),
+            "device",
+            counted().map(|(device, counts)| (device, field(&counts))),
+        );
+    }
+}
+
 pub fn devices(text: &mut MetricsText, stats: &Stats) {
     type ZoneField = fn(&Io) -> u64;
     type Field = fn(&terrane_device::IoCounts) -> u64;
@@ -227,6 +258,7 @@ pub fn devices(text: &mut MetricsText, stats: &Stats) {
         let values = stats.devices.iter().map(|device| (&*device.name, field(&device.io)));
         text.labelled((name, "counter", help), "device", values);
     }
+    object_requests(text, stats);
     let sides: [(&str, &str, &[Io; ZoneClass::ALL.len()]); 2] =
         [("read", "read", &stats.reads), ("written", "written", &stats.writes)];
     for (word, done, io) in sides {

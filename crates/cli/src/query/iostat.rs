@@ -3,6 +3,7 @@
 use crate::open_pool::OpenPool;
 use serde::Serialize;
 use terrane_format::{Totals, WritePurpose};
+use terrane_pool::DeviceStats;
 use terrane_store::counters::WaitFor;
 use terrane_store::l2cache::CacheDeviceStats;
 use terrane_wire::meter::HistogramSnapshot;
@@ -30,6 +31,8 @@ pub(super) struct Iostat {
     #[serde(flatten)]
     spent: SpentBytes,
     nopwrite_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<Requests>,
     times: Latencies,
 }
 
@@ -56,6 +59,37 @@ impl SpentBytes {
             padding_bytes: totals.written_for(WritePurpose::Padding),
             anchor_bytes: totals.written_for(WritePurpose::Anchor),
         }
+    }
+}
+
+/// What was asked of object stores.
+#[derive(Default, Serialize)]
+struct Requests {
+    put: u64,
+    put_bytes: u64,
+    get: u64,
+    get_bytes: u64,
+    list: u64,
+    delete: u64,
+    failed: u64,
+}
+
+impl Requests {
+    /// Of all devices that lie in one; `None`: none does.
+    fn of(devices: &[DeviceStats]) -> Option<Requests> {
+        let counted = devices.iter().filter_map(|device| device.requests);
+        counted.fold(None, |sum, counts| {
+            let sum = sum.unwrap_or_default();
+            Some(Requests {
+                put: sum.put + counts.put,
+                put_bytes: sum.put_bytes + counts.put_bytes,
+                get: sum.get + counts.get,
+                get_bytes: sum.get_bytes + counts.get_bytes,
+                list: sum.list + counts.list,
+                delete: sum.delete + counts.delete,
+                failed: sum.failed + counts.failed,
+            })
+        })
     }
 }
 
@@ -111,6 +145,7 @@ pub(super) fn of(open_pool: &OpenPool) -> Iostat {
         user_bytes: stats.totals_now.user_bytes,
         spent: SpentBytes::of(&stats.totals_now),
         nopwrite_bytes: stats.nopwrite_bytes,
+        requests: Requests::of(&stats.devices),
         times: Latencies {
             read: LatencyRow::of(&stats.device_read),
             write: LatencyRow::of(&stats.device_write),

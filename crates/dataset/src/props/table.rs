@@ -5,9 +5,10 @@ use super::bytes::{parse_bytes, print_bytes};
 use super::{
     ATIME_WORDS, CAN_MOUNT, CAN_MOUNT_WORDS, COMPRESSION, FAIL_MODE, FAIL_MODE_WORDS, GC_IDLE, GC_POLICY,
     GC_WORDS, MOUNTPOINT, MOUNTPOINT_WORDS, OPEN_ZONES_MAX, Property, QUOTA, READ_ONLY, RECOMPRESS,
-    RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, REF_RESERVATION, RESERVATION, SNAPDIR,
-    SNAPDIR_WORDS, SWITCH_WORDS, SYNC, SYNC_WORDS, Scope, WRITE_HINT, idle_window, is_record_size,
-    is_zap_size, number_of, open_zones, parse_idle, print_idle, word_of,
+    RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, REF_RESERVATION, RESERVATION, RETAIN,
+    RETAIN_DEFAULT, SNAPDIR, SNAPDIR_WORDS, SWITCH_WORDS, SYNC, SYNC_WORDS, Scope, WRITE_HINT, idle_window,
+    is_record_size, is_zap_size, number_of, open_zones, parse_idle, parse_retain, print_idle, print_retain,
+    word_of,
 };
 use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
@@ -242,6 +243,15 @@ pub static PROPERTIES: &[Property] = &[
         text: None,
         parse: |word| number_of(&FAIL_MODE_WORDS, word),
         print: |stored| word_of(&FAIL_MODE_WORDS, stored),
+    },
+    Property {
+        name: RETAIN,
+        values: &[Word("off"), Form("1s to 30d; units s, m, h, d")],
+        default: RETAIN_DEFAULT,
+        scope: Scope::Pool,
+        text: None,
+        parse: parse_retain,
+        print: print_retain,
     },
     Property {
         name: UTF8_ONLY,

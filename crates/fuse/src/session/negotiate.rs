@@ -23,6 +23,8 @@ pub struct WantedFeatures {
     pub max_background: u16,
     /// Requests come through rings.
     pub uring: bool,
+    /// Another process changes the files.
+    pub follows: bool,
     /// Extended attributes are served at all.
     pub xattrs: bool,
     /// The kernel checks access control lists, and leaves the umask to us.
@@ -127,7 +129,7 @@ fn dialect(flags: u64) -> Dialect {
 ///
 /// Not among them:
 /// * locks: the kernel's own are correct for one mount;
-/// * AUTO_INVAL_DATA: nothing changes files behind the kernel's back;
+/// * AUTO_INVAL_DATA: only a follower's files change behind the kernel's back;
 /// * ASYNC_DIO: after an asynchronous O_DIRECT write the kernel does not drop pages that readers fetched
 ///   meanwhile, so they stay stale;
 /// * WRITEBACK_CACHE: the kernel would ignore our sizes, also after a crash that rolled its own back.
@@ -161,6 +163,9 @@ impl WantedFeatures {
         // SETATTR.
         if !self.stateless_open || offered & init::NO_OPEN_SUPPORT == 0 {
             wanted |= init::ATOMIC_O_TRUNC;
+        }
+        if self.follows {
+            wanted |= init::AUTO_INVAL_DATA;
         }
         if self.uring {
             wanted |= init::OVER_IO_URING;

@@ -5,6 +5,7 @@
 //! before it.
 
 mod latency;
+mod requests;
 
 use super::super::{Survey, daemon_for_reading, exit_with_usage, print_on};
 use crate::control::{self, GREETING_TIMEOUT};
@@ -36,6 +37,9 @@ pub struct Iostat {
     /// Also show latencies: how many operations took up to which time
     #[arg(short = 'w', long)]
     latency: bool,
+    /// Also show what was asked of object stores, by kind
+    #[arg(short, long)]
+    requests: bool,
     #[command(flatten)]
     output: OutputFormat,
 }
@@ -183,10 +187,14 @@ impl Iostat {
         }
         let text = IOSTAT.render(rows, self.output);
         // If tables are printed between the reports, each needs its own header.
-        let skip = usize::from(!first && !self.output.no_header && !self.latency);
+        let is_alone = !self.latency && !self.requests;
+        let skip = usize::from(!first && !self.output.no_header && is_alone);
         let mut text: String = text.lines().skip(skip).map(|line| format!("{line}\n")).collect();
         for row in rows.iter().filter(|_| self.latency) {
             text.push_str(&latency::table(row, self.output));
+        }
+        if self.requests {
+            text.push_str(&requests::table(rows, self.output));
         }
         print_on(&text)
     }
@@ -226,6 +234,9 @@ fn difference(now: &Value, before: Option<&Value>) -> Value {
         (Some(written), Some(user)) if user > 0 => (written as f64 / user as f64).into(),
         _ => Value::Null,
     };
+    if row["requests"].is_object() {
+        row["requests"] = requests::of_period(&now["requests"], before.map(|before| &before["requests"]));
+    }
     // Raw data; "latency" shows what is derived from it.
     row.as_object_mut().map(|row| row.remove("times"));
     let seconds = row["seconds"].as_f64().unwrap_or(0.0);
@@ -244,6 +255,7 @@ mod tests {
         Iostat {
             words: words.split_whitespace().map(str::to_owned).collect(),
             latency: false,
+            requests: false,
             output: OutputFormat::default(),
         }
     }

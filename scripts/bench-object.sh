@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# A pool in an object store beside the store itself and s3fs, with a server for S3 on this machine and 0, 20 and 100 ms added to each
+# request.
+#
+#   scripts/bench-object.sh [--latency 0,20,100] [--peers raw,terrane,s3fs]
+#
+# Needs root and /dev/fuse, and the corpus of the other benchmarks. s3fs unpacks a twentieth of the small files. NO_BUILD=1 takes the
+# programs that were built before.
+set -euo pipefail
+. "$(dirname "$0")/pool.sh"
+
+latencies=0,20,100 peers=raw,terrane,s3fs
+while [ $# -gt 0 ]; do
+    case $1 in
+        --latency) latencies=$2; shift 2 ;;
+        --peers) peers=$2; shift 2 ;;
+        *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    esac
+done
+programs=terrane-cli
+. "$top/scripts/bench-base.sh"
+"$top/scripts/setup.sh" buckets
+gateway=${CARGO_TARGET_DIR:-$top/target}/tools/bin/versitygw
+[ -x "$gateway" ] || die "no versitygw: see scripts/setup.sh buckets"
+
+started=()
+end_servers() {
+    for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
+    started=()
+}
+trap 'unmount "$MNT"; end_servers; cleanup' EXIT
+export AWS_ACCESS_KEY_ID=bench AWS_SECRET_ACCESS_KEY=secret-of-a-benchmark CORPUS=$corpus TERRANE=$terrane
+export TERRANE_STATE_DIR=$work/state TERRANE_URL=s3://pools/bench
+port=$((20000 + RANDOM % 10000))
+answers() { for _ in $(seq 100); do (: >"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return; sleep 0.1; done; die "nothing listens on $1"; }
+for latency in ${latencies//,/ }; do
+    export LATENCY_MS=$latency
+    mkdir -p "$work/objects/pools"
+    ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY "$gateway" --quiet --port "127.0.0.1:$port" posix "$work/objects" >"$work/gateway.log" 2>&1 &
+    started+=($!)
+    answers "$port"
+    python3 "$top/scripts/delay_proxy.py" $((port + 1)) "$port" "$latency" &
+    started+=($!)
+    answers $((port + 1))
+    export AWS_ENDPOINT_URL=http://127.0.0.1:$((port + 1))
+    for peer in ${peers//,/ }; do
+        printf '%s, %s ms, load %s\n' "$peer" "$latency" "$(cut -d ' ' -f 1 /proc/loadavg)" >&2
+        case $peer in
+            raw) python3 "$top/scripts/objects.py" raw "$AWS_ENDPOINT_URL" pools >>"$work/rows" ;;
+            terrane)
+                "$terrane" pool create bench "$TERRANE_URL" >&2
+                "$terrane" mount bench "$MNT"
+                python3 "$top/scripts/objects.py" terrane "$MNT" "$work" >>"$work/rows"
+                "$terrane" umount "$MNT"
+                "$terrane" pool export bench
+                # Its objects are deleted by another one, which takes over from a machine that seems to be gone.
+                "$terrane" mount "$TERRANE_URL" "$MNT"
+                begin=$(date +%s%N)
+                TERRANE_STATE_DIR=$work/other "$terrane" pool import --take-over "$TERRANE_URL" >&2
+                printf '{"latency": "%s", "who": "terrane", "what": "take-over", "value": %s, "unit": "s"}\n' "$latency" \
+                    "$(awk -v ns=$(($(date +%s%N) - begin)) 'BEGIN { print ns / 1e9 }')" >>"$work/rows"
+                umount -l "$MNT"
+                rm -rf "$work/state" "$work/other"
+                ;;
+            s3fs)
+                command -v s3fs >/dev/null || { loud "SKIPPED: no s3fs"; continue; }
+                mkdir -p "$work/objects/files"
+                export S3FS_MOUNT="s3fs files $MNT -o url=$AWS_ENDPOINT_URL -o use_path_request_style -o use_cache="
+                bash -c "$S3FS_MOUNT"
+                python3 "$top/scripts/objects.py" s3fs "$MNT" "$work" >>"$work/rows"
+                unmount "$MNT"
+                ;;
+        esac
+    done
+    end_servers
+    rm -rf "$work/objects"
+done
+python3 "$top/scripts/objects.py" table "$work/rows"
+say "load at the end: $(cut -d ' ' -f 1-3 /proc/loadavg)"
