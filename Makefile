@@ -6,7 +6,7 @@ DESTDIR ?=
 SEED ?=
 export PREFIX DESTDIR
 
-.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-programs bench-snapshots bench-sync bench-zoned bench-compression diagram build install uninstall deb
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-programs bench-snapshots bench-sync bench-object bench-zoned bench-compression diagram build install uninstall deb
 
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench-snapshots: ## taking, holding and destroying snapshots beside btrfs and zf
 
 bench-sync: ## fsync, databases, git and dpkg beside ext4, xfs, btrfs and zfs-fuse, on a file, a loop device and in memory
 	@scripts/bench-sync.sh
+
+bench-object: ## a pool in a server for S3, with latency added, beside the store itself and s3fs
+	@scripts/bench-object.sh
 
 bench-zoned: ## nearly full zoned drives beside XFS, f2fs and btrfs, on machines that $ZONED_RUNNER makes
 	@scripts/bench-zoned.sh

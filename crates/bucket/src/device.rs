@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use terrane_device::{
     Device, DeviceError, DeviceInfo, DeviceKind, Identity, OpenMode, RequestCounts, ZoneReport, ZoneRules,
@@ -35,6 +35,14 @@ use terrane_wire::ZoneIdx;
 const ANCHOR_BYTES_FULL: u64 = 96 << 10;
 /// Zones that may differ from the table before a new one is made; or a quarter of all that have a filling.
 const CHANGED_MAX: usize = 256;
+/// Zones of which each may have a part in memory that is not full yet.
+const OPEN_ZONES: usize = 16;
+/// Least size of a full part, in bytes.
+const PART_BYTES_MIN: usize = 1 << 20;
+/// Parts that a reader in order may soon reach, beside its own.
+const PARTS_AHEAD: usize = 4;
+/// A part of up to so many bytes is read as a whole.
+const SMALL_PART_BYTES: u64 = 256 << 10;
 /// Threads that look for the ends of fillings.
 const SETTLERS: usize = 16;
 
@@ -45,6 +53,8 @@ pub struct Options {
     pub part_bytes: usize,
     /// Requests under way at a time. 0: the writing thread sends them.
     pub threads: usize,
+    /// Objects that are under way, or wait for a thread.
+    pub parts_max: usize,
     /// A write fails for good if the store did not take it for so long.
     pub write_patience: Duration,
     /// The same for a read, which can be repeated later.
@@ -58,6 +68,7 @@ impl Default for Options {
         Options {
             part_bytes: 8 << 20,
             threads: 8,
+            parts_max: 16,
             write_patience: Duration::from_secs(2 * 3600),
             read_patience: Duration::from_secs(120),
             retention: Duration::from_secs(3600),
@@ -110,8 +121,12 @@ pub struct BucketDevice {
     /// Fillings of zones that were reset.
     dropped: Mutex<Vec<(ZoneIdx, FillingId)>>,
     next_number: AtomicU64,
+    /// What the opener before left that no root named when it was looked for. The next commit makes it garbage.
+    orphans: Arc<Mutex<Vec<FillingId>>>,
     /// In seconds.
     retention: AtomicU64,
+    /// Most bytes of a part.
+    part_bytes: AtomicUsize,
     committed: Mutex<Committed>,
     /// Why no flush succeeds any more.
     failed: Mutex<Option<String>>,
@@ -329,12 +344,11 @@ impl BucketDevice {
             mode,
             next_number: AtomicU64::new(if is_own { root.next_number } else { 1 }),
             holder,
+            orphans: Arc::default(),
             retention: AtomicU64::new(options.retention.as_secs()),
-            options: Options {
-                part_bytes: options.part_bytes.next_multiple_of(geometry.write_unit as usize),
-                ..*options
-            },
-            workers: Workers::start(Arc::clone(&requests), options.threads),
+            part_bytes: AtomicUsize::new(options.part_bytes.next_multiple_of(geometry.write_unit as usize)),
+            options: *options,
+            workers: Workers::start(Arc::clone(&requests), options.threads, options.parts_max),
             requests,
             ahead: Arc::default(),
             fillings: fillings.collect(),
@@ -435,7 +449,18 @@ impl BucketDevice {
         let Some(mut filling) = slot.read().clone() else { return Ok(()) };
         let id = filling.id;
         let mut is_taken = false;
-        loop {
+        let has_room = |filling: &Filling| filling.parts_end() < self.geometry.zone_size;
+        let seal = |filling: &Filling| self.requests.put(&id.key(filling.parts_end()), b"");
+        // Mostly the root names all parts: then nothing has to be listed.
+        let mut is_sealed = false;
+        if self.mode == OpenMode::ReadWrite && has_room(&filling) {
+            match seal(&filling) {
+                Ok(()) => is_sealed = true,
+                Err(StoreError::Exists) => is_taken = true,
+                Err(error) => return Err(error),
+            }
+        }
+        while !is_sealed {
             let listed = self.requests.list(&id.prefix(), "")?;
             let parts = listed.iter().filter_map(|found| {
                 let (of, start) = FillingId::parse(&found.key)?;
@@ -443,9 +468,8 @@ impl BucketDevice {
             });
             let before = filling.parts_end();
             let unit = u64::from(self.geometry.write_unit);
-            let is_sealed = filling.add_listed(parts.collect(), self.geometry.zone_size, unit);
-            if is_sealed || self.mode == OpenMode::ReadOnly || filling.parts_end() >= self.geometry.zone_size
-            {
+            is_sealed = filling.add_listed(parts.collect(), self.geometry.zone_size, unit);
+            if is_sealed || self.mode == OpenMode::ReadOnly || !has_room(&filling) {
                 break;
             }
             if is_taken && filling.parts_end() == before {
@@ -454,8 +478,8 @@ impl BucketDevice {
                     "{key} is no part of a zone, and in its place: remove it"
                 )));
             }
-            match self.requests.put(&id.key(filling.parts_end()), b"") {
-                Ok(()) => break,
+            match seal(&filling) {
+                Ok(()) => is_sealed = true,
                 // A part came meanwhile, or another opener's seal.
                 Err(StoreError::Exists) => is_taken = true,
                 Err(error) => return Err(error),
@@ -488,10 +512,11 @@ impl BucketDevice {
     fn put_all(&self) -> Result<(), StoreError> {
         let cutting = self.cutting.lock();
         let touched = std::mem::take(&mut *self.touched.lock());
+        let part_bytes = self.part_bytes.load(Ordering::Relaxed);
         for zone in &touched {
             let Some(slot) = self.filling(*zone) else { continue };
             loop {
-                let cut = slot.write().as_mut().and_then(|filling| filling.cut(self.options.part_bytes));
+                let cut = slot.write().as_mut().and_then(|filling| filling.cut(part_bytes));
                 let Some((key, body)) = cut else { break };
                 self.workers.put(key, body);
             }
@@ -530,6 +555,12 @@ impl BucketDevice {
         let deleted = self.workers.take_deleted();
         committed.garbage.retain(|id, _| !deleted.contains(id));
         let now = seconds();
+        for id in self.orphans.lock().drain(..) {
+            let is_table = committed.table.is_some_and(|table| table.0 == id);
+            if !is_table && !committed.named.values().any(|named| named.id == id) {
+                committed.garbage.entry(id).or_insert(now);
+            }
+        }
         // Also of fillings that were begun and are not flushed yet.
         let touched = self.touched.lock().clone();
         let begun =
@@ -587,7 +618,7 @@ impl BucketDevice {
         let raw = root.encode();
         committed.version = self.swap_root(&raw, &committed.version)?;
         if let Some((opener, first)) = committed.orphans_of.take() {
-            self.find_orphans(committed, opener, first);
+            self.find_orphans(opener, first);
         }
         self.delete_garbage(&committed.garbage);
         Ok(())
@@ -602,32 +633,31 @@ impl BucketDevice {
         }
     }
 
-    /// Fillings that the opener before began after its last root are garbage. That they are not found does no harm.
-    fn find_orphans(&self, committed: &mut Committed, opener: u64, first: u64) {
+    /// Looks for fillings and tables that the opener before began after its last root. Nothing waits for it: that they are not found
+    /// does no harm.
+    fn find_orphans(&self, opener: u64, first: u64) {
         let first = FillingId { opener, number: first };
-        let prefix = FillingId::prefix_of(opener);
-        let fillings = self.requests.list(&prefix, &first.prefix());
-        let tables = self.requests.list(&TableId::prefix_of(opener), &TableId(first).key());
-        let found = fillings.and_then(|mut found| {
-            found.extend(tables?);
-            Ok(found)
-        });
-        match found {
-            Ok(found) => {
-                let named: BTreeSet<FillingId> = committed.named.values().map(|entry| entry.id).collect();
-                let ids = found.iter().filter_map(|found| {
-                    let table = TableId::parse(&found.key).map(|table| table.0);
-                    table.or_else(|| Some(FillingId::parse(&found.key)?.0))
-                });
-                let is_named = |id: &FillingId| {
-                    named.contains(id) || committed.table.is_some_and(|table| table.0 == *id)
-                };
-                let now = seconds();
-                let orphans = ids.filter(|id| id.number >= first.number && !is_named(id));
-                committed.garbage.extend(orphans.map(|id| (id, now)));
+        let (requests, orphans) = (Arc::clone(&self.requests), Arc::clone(&self.orphans));
+        self.workers.fetch(Box::new(move || {
+            let fillings = requests.list(&FillingId::prefix_of(opener), &first.prefix());
+            let tables = requests.list(&TableId::prefix_of(opener), &TableId(first).key());
+            let found = fillings.and_then(|mut found| {
+                found.extend(tables?);
+                Ok(found)
+            });
+            match found {
+                Ok(found) => {
+                    let ids = found.iter().filter_map(|found| {
+                        let table = TableId::parse(&found.key).map(|table| table.0);
+                        table.or_else(|| Some(FillingId::parse(&found.key)?.0))
+                    });
+                    orphans.lock().extend(ids.filter(|id| id.number >= first.number));
+                }
+                Err(error) => {
+                    log::warn!("{}: what {opener:016x} left is not deleted: {error}", requests.url());
+                }
             }
-            Err(error) => log::warn!("{}: what {opener:016x} left is not deleted: {error}", self.info.name),
-        }
+        }));
     }
 
     /// Puts a root in place of the one that this process put or found.
@@ -709,9 +739,10 @@ impl BucketDevice {
                     piece.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
                 None => {
-                    let (id, part) = (filling.id, part.clone());
+                    let (id, part, next) =
+                        (filling.id, part.clone(), filling.parts_behind(part, PARTS_AHEAD));
                     drop(slot);
-                    self.read_part(id, &part, inside, piece)
+                    self.read_part(id, (&part, &next), inside, piece)
                         .map_err(|error| self.read_error(zone, at, &error))?;
                 }
             }
@@ -733,16 +764,31 @@ impl BucketDevice {
     }
 
     /// Reads from a part that the store has.
-    fn read_part(&self, id: FillingId, part: &Part, inside: u64, buf: &mut [u8]) -> Result<(), StoreError> {
-        let goes_on = self.ahead.note(id, part.start + inside, buf.len() as u64);
-        if !goes_on || !self.workers.has_threads() || buf.len() as u64 > PIECE {
+    fn read_part(
+        &self,
+        id: FillingId,
+        (part, next): (&Part, &[Part]),
+        inside: u64,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        // Small parts are what a commit or an fsync left. They are read as a whole, and kept: import and lookups read on in them.
+        let reads_on = self.ahead.note(id, part.start + inside, buf.len() as u64);
+        if !(reads_on || part.len <= SMALL_PART_BYTES)
+            || !self.workers.has_threads()
+            || buf.len() as u64 > PIECE
+        {
             return self.requests.read(&id.key(part.start), inside, buf);
         }
         let last = (inside + buf.len() as u64).saturating_sub(1) / PIECE;
-        for number in last + 1..(last + 1 + AHEAD).min(part.len.div_ceil(PIECE)) {
-            let piece = PieceId { filling: id, start: part.start, number };
+        let pieces_of = |part: &Part, from: u64| {
+            let (start, len) = (part.start, part.len);
+            (from..len.div_ceil(PIECE)).map(move |number| (PieceId { filling: id, start, number }, len))
+        };
+        let behind = next.iter().filter(|part| part.is_gone_from_here()).flat_map(|part| pieces_of(part, 0));
+        let ahead = if reads_on { AHEAD } else { 0 };
+        for (piece, len) in pieces_of(part, last + 1).chain(behind).take(ahead) {
             if self.ahead.queue(piece) {
-                let (requests, ahead, len) = (Arc::clone(&self.requests), Arc::clone(&self.ahead), part.len);
+                let (requests, ahead) = (Arc::clone(&self.requests), Arc::clone(&self.ahead));
                 self.workers.fetch(Box::new(move || {
                     if ahead.begin(piece) {
                         // A reader that needs it will find out what is wrong.
@@ -821,13 +867,13 @@ impl Device for BucketDevice {
             ticket.wrote(data.len() as u64);
             return Ok(());
         };
-        let mut cuts = Vec::new();
+        let (mut cuts, part_bytes) = (Vec::new(), self.part_bytes.load(Ordering::Relaxed));
         {
             let mut slot = slot.write();
             let filling = slot.get_or_insert_with(|| Filling::begin(self.next_id()));
             filling.tail.extend_from_slice(data);
-            while filling.tail.len() >= self.options.part_bytes {
-                cuts.extend(filling.cut(self.options.part_bytes));
+            while filling.tail.len() >= part_bytes {
+                cuts.extend(filling.cut(part_bytes));
             }
         }
         self.touched.lock().insert(zone);
@@ -912,6 +958,20 @@ impl Device for BucketDevice {
         }
     }
 
+    fn hurry(&self, patience: Duration) {
+        self.requests.close_within(patience);
+    }
+
+    /// A half for parts under way, the rest for one part of each open zone.
+    fn set_write_memory(&self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let most = self.options.part_bytes;
+        let part = (bytes / OPEN_ZONES / 2).clamp(PART_BYTES_MIN.min(most), most);
+        let part = part.next_multiple_of(self.geometry.write_unit as usize);
+        self.part_bytes.store(part, Ordering::Relaxed);
+        self.workers.set_parts_max((bytes / 2 / part).min(self.options.parts_max));
+    }
+
     fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {
         let found =
             self.requests.find(ROOT).map_err(|error| io_error(None, 0, "looking for a newer root", error))?;
@@ -946,7 +1006,7 @@ impl Device for BucketDevice {
 
     fn unlock(&self) {
         self.is_unlocked.store(true, Ordering::Relaxed);
-        self.requests.close();
+        self.requests.close_within(Duration::ZERO);
         self.lock.lock().take();
     }
 }
@@ -954,7 +1014,7 @@ impl Device for BucketDevice {
 impl Drop for BucketDevice {
     fn drop(&mut self) {
         // What was not flushed is not waited for.
-        self.requests.close();
+        self.requests.close_within(Duration::ZERO);
     }
 }
 

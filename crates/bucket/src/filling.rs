@@ -74,6 +74,11 @@ impl Part {
         self.start + self.len
     }
 
+    /// Whether its content is no more in memory.
+    pub fn is_gone_from_here(&self) -> bool {
+        self.body.strong_count() == 0
+    }
+
     /// Whether the store has it.
     pub fn is_stored(&self) -> bool {
         self.body.upgrade().is_none_or(|body| body.is_stored.load(Ordering::Acquire))
@@ -130,6 +135,12 @@ impl Filling {
     pub fn part_at(&self, offset: u64) -> Option<&Part> {
         let after = self.parts.partition_point(|part| part.start <= offset);
         self.parts.get(after.checked_sub(1)?).filter(|part| offset < part.end())
+    }
+
+    /// Up to `count` parts that follow one.
+    pub fn parts_behind(&self, part: &Part, count: usize) -> Vec<Part> {
+        let from = self.parts.partition_point(|other| other.start <= part.start);
+        self.parts.get(from..).into_iter().flatten().take(count).cloned().collect()
     }
 
     /// Adds the parts that a list of the store shows behind the known ones. Returns whether a seal ends them. What does not fit the

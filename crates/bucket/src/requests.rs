@@ -20,8 +20,6 @@ use terrane_device::monotonic_ns;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 /// An object of up to this size is read to see whether this process made it, in bytes.
 const COMPARED_MAX: usize = 64 << 20;
-/// Parts that wait for a thread; then writers wait.
-const WAITING_MAX: usize = 8;
 
 /// A store whose failures are waited for.
 pub struct Requests {
@@ -29,7 +27,8 @@ pub struct Requests {
     write_patience: Duration,
     read_patience: Duration,
     trouble: Mutex<Option<String>>,
-    is_closing: Mutex<bool>,
+    /// When no request is repeated any more, on the monotonic clock.
+    ends_at: Mutex<Option<u64>>,
     closing: Condvar,
 }
 
@@ -41,7 +40,7 @@ impl Requests {
             write_patience,
             read_patience,
             trouble: Mutex::default(),
-            is_closing: Mutex::new(false),
+            ends_at: Mutex::default(),
             closing: Condvar::new(),
         }
     }
@@ -68,9 +67,11 @@ impl Requests {
         self.trouble.lock().clone()
     }
 
-    /// Repeats no request any more.
-    pub fn close(&self) {
-        *self.is_closing.lock() = true;
+    /// Repeats no request after this time.
+    pub fn close_within(&self, time: Duration) {
+        let at = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let mut ends_at = self.ends_at.lock();
+        *ends_at = Some(ends_at.map_or(at, |before| before.min(at)));
         self.closing.notify_all();
     }
 
@@ -99,12 +100,13 @@ impl Requests {
             }
             log::warn!("{}: {what} of {key} failed, trying again: {text}", self.url());
             *self.trouble.lock() = Some(format!("{what} failed, trying again: {text}"));
-            let mut is_closing = self.is_closing.lock();
-            if *is_closing {
+            let mut ends_at = self.ends_at.lock();
+            let left = ends_at.map(|at| Duration::from_nanos(at.saturating_sub(monotonic_ns())));
+            if left == Some(Duration::ZERO) {
                 return Err(StoreError::Failed(text));
             }
-            self.closing.wait_for(&mut is_closing, pause);
-            drop(is_closing);
+            self.closing.wait_for(&mut ends_at, pause.min(left.unwrap_or(pause)));
+            drop(ends_at);
             pause = (pause * 2).min(PAUSES.1);
         }
     }
@@ -116,9 +118,11 @@ impl Requests {
     pub fn put(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
         self.insist(("put", key), self.write_patience, |store| {
             match store.create(key, body) {
+                // A seal is there already, or a part: the caller lists what is there.
+                Err(StoreError::Exists) if body.is_empty() => Err(StoreError::Exists),
                 Err(StoreError::Exists) => match store.get(key, body.len().max(COMPARED_MAX))? {
                     // Not by its length: a copy of this process, as a restored virtual machine has one, writes other bytes.
-                    Some((found, _)) if !body.is_empty() && found == body => Ok(()),
+                    Some((found, _)) if found == body => Ok(()),
                     Some(_) => Err(StoreError::Exists),
                     // Another request for the object is under way, perhaps an earlier one of this process.
                     None => Err(StoreError::Failed("another request for the object is under way".into())),
@@ -203,6 +207,8 @@ struct Queue {
     deleting: BTreeSet<FillingId>,
     /// Fillings whose objects are gone.
     deleted: Vec<FillingId>,
+    /// Parts that may wait for a thread or be under way; then writers wait.
+    parts_max: usize,
     ends: bool,
 }
 
@@ -219,9 +225,10 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// `count` 0: each job is done by the thread that hands it over.
-    pub fn start(requests: Arc<Requests>, count: usize) -> Workers {
-        let shared = Arc::new(Shared { requests, queue: Mutex::default(), changed: Condvar::new() });
+    /// `count` 0: each job is done by the thread that hands it over. Up to `parts_max` parts are taken.
+    pub fn start(requests: Arc<Requests>, count: usize, parts_max: usize) -> Workers {
+        let queue = Mutex::new(Queue { parts_max: parts_max.max(1), ..Queue::default() });
+        let shared = Arc::new(Shared { requests, queue, changed: Condvar::new() });
         let spawn = |is_for_reads: bool| {
             let shared = Arc::clone(&shared);
             let builder = std::thread::Builder::new().name("bucket".into());
@@ -233,13 +240,19 @@ impl Workers {
         };
         // Reads do not wait for writes that the store does not take. Fewer threads are slower, and none is as good as one.
         let threads =
-            (0..count).flat_map(|_| [false, true]).filter_map(|is_for_reads| spawn(is_for_reads).ok());
+            (0..count).flat_map(|_| [false, true, true]).filter_map(|is_for_reads| spawn(is_for_reads).ok());
         Workers { threads: threads.collect(), shared }
     }
 
     /// Whether there are threads. Otherwise the caller does each job.
     pub fn has_threads(&self) -> bool {
         !self.threads.is_empty()
+    }
+
+    /// Sets how many parts are taken.
+    pub fn set_parts_max(&self, parts_max: usize) {
+        self.shared.queue.lock().parts_max = parts_max.max(1);
+        self.shared.changed.notify_all();
     }
 
     /// Hands over what a reader may need soon.
@@ -254,7 +267,7 @@ impl Workers {
     /// Hands over a part. Waits while too many do.
     pub fn put(&self, key: String, body: Arc<Body>) {
         let mut queue = self.shared.queue.lock();
-        while queue.puts.len() >= WAITING_MAX && queue.failed.is_none() {
+        while queue.under_way.len() >= queue.parts_max && queue.failed.is_none() {
             self.shared.changed.wait(&mut queue);
         }
         queue.next_ticket += 1;
@@ -425,7 +438,7 @@ mod tests {
             let client = store.client(Some(Box::new(
                 |number, _, _| if number == 0 { Fate::Succeeds } else { Fate::Fails },
             )));
-            let workers = Workers::start(requests(client), threads);
+            let workers = Workers::start(requests(client), threads, 4);
             let mut filling = Filling::begin(FillingId { opener: 1, number: 1 });
             filling.tail = vec![1; 8192];
             let (key, body) = filling.cut(4096).unwrap();
@@ -437,5 +450,31 @@ mod tests {
             assert!(filling.parts[0].is_stored() && !filling.parts[1].is_stored());
             assert_eq!(filling.parts[1].body.upgrade().unwrap().bytes, [1; 4096], "and is read from here");
         }
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_waited_for_until_the_pool_is_closed() {
+        let hour = Duration::from_secs(3600);
+        let client = MemoryStore::default().client(Some(Box::new(|_, _, _| Fate::Fails)));
+        let requests = Arc::new(Requests::new(Arc::new(Tally::new(Arc::new(client))), hour, hour));
+        let workers = Workers::start(Arc::clone(&requests), 2, 1);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut filling = Filling::begin(FillingId { opener: 1, number: 1 });
+                filling.tail = vec![1; 3 * 4096];
+                // One is taken. The others wait until it has failed for good.
+                while let Some((key, body)) = filling.cut(4096) {
+                    workers.put(key, body);
+                }
+                workers.wait()
+            });
+            while requests.trouble().is_none() {
+                std::thread::yield_now();
+            }
+            assert!(!writer.is_finished());
+            requests.close_within(Duration::from_millis(20));
+            assert!(writer.join().unwrap().is_err());
+        });
+        assert!(requests.put("later", b"x").is_err(), "nor is anything else");
     }
 }

@@ -12,7 +12,8 @@ use crate::registry::{Registry, replace_file};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use terrane_bucket::{BucketDevice, Geometry, Location, Options, ROOT, erase, promises};
 use terrane_device::{Backing, Device, OpenMode};
 use terrane_format::label::{ANCHORS, Label};
@@ -22,6 +23,8 @@ use terrane_wire::ZoneIdx;
 
 /// The first line of a note.
 const FIRST_LINE: &str = "terrane: a pool in an object store\n";
+/// How long a label may be used that was read before.
+const LABEL_PERIOD: Duration = Duration::from_secs(1);
 /// Longest note that is read, in bytes.
 const BYTES_MAX: u64 = 8 << 10;
 
@@ -124,11 +127,21 @@ pub fn remove(path: &Path, location: &Location) -> Outcome {
     std::fs::remove_file(path).map_err(Failure::io("removing", path))
 }
 
-/// The label of the pool for which a note stands.
+/// The label of the pool for which a note stands. One command asks for it several times, which costs a request each.
 pub fn label_at(location: &Location) -> Outcome<Label> {
+    static LAST: Mutex<Option<(Location, Label, Instant)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((of, label, read_at)) = &*last
+        && of == location
+        && read_at.elapsed() < LABEL_PERIOD
+    {
+        return Ok(label.clone());
+    }
     let store = location.open(false).map_err(|error| Failure(format!("{}: {error}", location.url)))?;
     let options = Options { threads: 0, ..Options::default() };
-    label_of(&BucketDevice::open(store, OpenMode::ReadOnly, &options)?)
+    let label = label_of(&BucketDevice::open(store, OpenMode::ReadOnly, &options)?)?;
+    *last = Some((location.clone(), label.clone(), Instant::now()));
+    Ok(label)
 }
 
 /// The label in the anchors of an open device.

@@ -55,6 +55,9 @@ use terrane_pool::{ImportOptions, Pool};
 /// Time limit for sending the result to clients that asked for the end.
 const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long a store that does not answer is waited for when the last mount has ended.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
 /// The parameters of a server.
 pub struct ServePlan {
     pub target: Target,
@@ -371,7 +374,8 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
             log::error!("memory limit not enforced: {failure}; only cache and dirty data are limited")
         }
     }
-    drop(file_systems);
+    // A later state may take its place.
+    drop((file_systems, pool));
     let signalled = Arc::clone(&shared);
     std::thread::spawn(move || ending::handle_signals(signals, &signalled));
     if let Some(listener) = metrics {
@@ -411,11 +415,16 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
             shared.wait_until_unmounted()
         }
     };
+    let pool = shared.open_pool().pool;
+    pool.hurry(END_PATIENCE);
     shared.stop_housekeeping();
-    let exported = shared.open_pool().export().map_err(|Failure(error)| error);
+    let exported = shared.open_pool().export().map_err(|Failure(error)| {
+        let txg = pool.synced_txg();
+        format!("pool {name}: unmounted, but not all is committed: {error}. The last commit is txg {txg}. What was synced after it is in the intent log, other changes are lost")
+    });
     match &exported {
         Ok(()) => log::info!("pool {name}: all changes committed"),
-        Err(error) => log::error!("pool {name}: export failed: {error}"),
+        Err(error) => log::error!("{error}"),
     }
     // Before the lock is released: then the next mount may listen there.
     let socket = registry.control_socket(&name);

@@ -219,6 +219,21 @@ mod tests {
     }
 
     #[test]
+    fn a_follower_is_read_only_and_caches_for_a_moment() {
+        let options = parse("follow=7,threads=5").unwrap();
+        assert!(options.mount.read_only && options.import.read_only && options.ends_on_crash);
+        let cache = options.mount.cache;
+        assert_eq!((cache.follows, cache.attr), (true, Duration::from_secs(7)));
+        assert_eq!(options.follow, Some(Duration::from_secs(7)));
+        assert_eq!(parse("follow").unwrap().follow, Some(FOLLOW_PERIOD));
+        assert_eq!(options.of_server, ["follow=7"]);
+        for wrong in ["follow,rw", "follow=0", "follow=x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(!parse("ro").unwrap().mount.cache.follows);
+    }
+
+    #[test]
     fn a_mount_without_permissions_is_closed_or_gives_nobody_anothers_identity() {
         let mount = parse("no_default_permissions").unwrap().mount;
         assert!(!mount.allow_other && mount.suid);

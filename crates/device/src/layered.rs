@@ -128,6 +128,14 @@ impl<L: Layer> Device for Layered<L> {
         self.below.set_retention(time);
     }
 
+    fn hurry(&self, patience: Duration) {
+        self.below.hurry(patience);
+    }
+
+    fn set_write_memory(&self, bytes: u64) {
+        self.below.set_write_memory(bytes);
+    }
+
     fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {
         self.below.newer()
     }

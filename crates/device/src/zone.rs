@@ -269,6 +269,12 @@ pub trait Device: Send + Sync {
     /// lies in an object store.
     fn set_retention(&self, _time: Duration) {}
 
+    /// A store that does not answer is waited for no longer than this from now on: the pool is being closed.
+    fn hurry(&self, _patience: Duration) {}
+
+    /// Bounds the memory of writes that are under way, in bytes, as far as the device can.
+    fn set_write_memory(&self, _bytes: u64) {}
+
     /// The same device as another process has written it meanwhile, opened read-only. `None`: it is the same, or nobody else can
     /// write it.
     fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {

@@ -877,6 +877,7 @@ pub(crate) fn assemble(
         sync_thread: Mutex::default(),
         env,
     };
+    pool.bound_devices(options.dirty_bytes);
     Arc::new(pool)
 }
 

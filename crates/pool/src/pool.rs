@@ -15,7 +15,9 @@ use crate::found_log::LogState;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use terrane_cache::parts::PART_CACHE_DIVISOR;
+use terrane_device::Device;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::label::Label;
 use terrane_format::rows::Phase;
@@ -281,11 +283,26 @@ impl Pool {
         self.admission.space()
     }
 
+    /// Devices that keep writes in memory until they are stored get half as much again as dirty data.
+    pub(crate) fn bound_devices(&self, dirty_bytes: u64) {
+        for (_, device) in self.store.devices.all() {
+            device.set_write_memory(dirty_bytes / 2);
+        }
+    }
+
+    /// A store that does not answer is waited for no longer than this from now on.
+    pub fn hurry(&self, patience: Duration) {
+        for (_, device) in self.store.devices.all() {
+            device.hurry(patience);
+        }
+    }
+
     /// Changes the memory bounds.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
         self.reader.cache.set_budget(bounds.cache_bytes);
         self.store.parts.set_budget(bounds.cache_bytes / PART_CACHE_DIVISOR);
         self.admission.set_dirty_budget(bounds.dirty_bytes);
+        self.bound_devices(bounds.dirty_bytes);
         if self.collection.bound_index(bounds.index_bytes) {
             self.admission.want_empty();
         }

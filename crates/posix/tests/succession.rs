@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use support::{Machine, Short};
 use terrane_posix::{Errno, Fs, Ino, Ledger, Loss, SetAttr, mode};
 use terrane_store::errors::LossCause;
+use terrane_wire::Txg;
 
 #[test]
 fn open_files_without_a_name_outlive_the_process() {
@@ -328,4 +329,26 @@ fn a_file_made_without_a_name_can_still_get_one() {
     fs.forget(nameless, 2);
     m.remount();
     assert_eq!(m.fs().bytes(m.fs().ino(root, "published").unwrap()), b"to be published");
+}
+
+/// The kernel knows inodes by earlier states that another process has written. A number means what those had by it, until it is looked up.
+#[test]
+fn an_inode_that_came_after_the_shown_state_is_not_the_one_that_is_meant() {
+    let m = Machine::new(21, &[]);
+    let root = m.fs().root();
+    let old = m.fs().file(root, "old").ino;
+    m.fs().sync().unwrap();
+    let shown = m.pool().synced_txg();
+    let new = m.fs().file(root, "new").ino;
+    m.fs().sync().unwrap();
+
+    let fs = Fs::follow(Arc::clone(m.fs().dataset()), shown).unwrap();
+    assert_eq!([root, old, new].map(|ino| fs.is_replaced(ino)), [false, false, true]);
+    assert_eq!(fs.lookup(root, b"new").unwrap().ino, new);
+    assert!(!fs.is_replaced(new));
+    fs.forget(new, 1);
+    assert!(fs.is_replaced(new));
+    // After a rollback there, only the root is what it was.
+    let fs = Fs::follow(Arc::clone(m.fs().dataset()), Txg(0)).unwrap();
+    assert_eq!([root, old].map(|ino| fs.is_replaced(ino)), [false, true]);
 }

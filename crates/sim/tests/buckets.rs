@@ -8,11 +8,11 @@ use terrane_bucket::{BucketDevice, Geometry, MemoryStore, Options};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, OpenMode};
 use terrane_object::ObjectSets;
-use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, EarlierState, ImportOptions, Pool};
 use terrane_posix::{Fs, SetAttr, WholeReplay, WriteFlags, replay_pool};
 use terrane_sim::machine::ROOT;
 use terrane_store::env::{Env, SeededEnv};
-use terrane_wire::Prng;
+use terrane_wire::{Prng, Txg};
 
 const FILES: u64 = 5;
 
@@ -34,8 +34,10 @@ fn bucket_options() -> Options {
     Options {
         part_bytes: 64 << 10,
         threads: 0,
+        parts_max: 4,
         write_patience: Duration::ZERO,
         read_patience: Duration::ZERO,
+        retention: Duration::ZERO,
     }
 }
 
@@ -52,7 +54,7 @@ fn new_store() -> MemoryStore {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
     let pool = Pool::create(vec![device], &CreateOptions::named("toy"), env, &options()).unwrap();
     let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
-    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    let dataset = Dataset::create_root(&objects, &[("retain", "off")]).unwrap();
     Fs::format(&dataset, &ROOT).unwrap();
     let fs = Fs::open(Arc::new(dataset)).unwrap();
     for file in 0..FILES {
@@ -218,6 +220,60 @@ fn no_crash_at_any_request_loses_what_was_synced() {
         }
         assert!(cut > 100, "lives of few requests show little: {cut}");
     }
+}
+
+/// The newest committed state, read-only, beside the machine that writes. `earlier`: a state whose cache it takes over.
+fn follow(store: &MemoryStore, seed: u64, earlier: Option<&Machine>) -> Machine {
+    let device =
+        BucketDevice::open(Arc::new(store.client(None)), OpenMode::ReadOnly, &bucket_options()).unwrap();
+    let follows = earlier.map(|earlier| EarlierState::of(&earlier.pool));
+    let options = ImportOptions { read_only: true, discard_log: true, follows, ..options() };
+    let pool = Pool::import(vec![Arc::new(device)], Arc::new(SeededEnv::new(seed)), &options).unwrap();
+    let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
+    let dataset = Arc::new(Dataset::open_root(&objects).unwrap());
+    let fs = Fs::follow(dataset, earlier.map_or(Txg(u64::MAX), |earlier| earlier.pool.synced_txg())).unwrap();
+    Machine { pool, objects, fs }
+}
+
+/// Readers of several states, while the writer goes on, collects garbage and deletes. What is retained reads as it was. What is not gives
+/// `ESTALE`, and never other bytes.
+#[test]
+fn followers_read_their_state_or_are_told_that_it_is_gone() {
+    let (mut stale, mut whole) = (0, 0);
+    for (seed, retain) in (0..8).map(|seed| (seed, if seed % 2 == 0 { "1h" } else { "off" })) {
+        let store = new_store();
+        let writer = import(store.client(None), seed).unwrap();
+        writer.fs.dataset().set("retain", retain).unwrap();
+        let (mut ledger, mut random) = (Ledger::default(), Prng::new(seed));
+        let mut readers: Vec<(Machine, Ledger)> = Vec::new();
+        for round in 0..40 {
+            (0..4).for_each(|_| writer.step(&mut ledger, &mut random).unwrap());
+            if round % 8 == 7 {
+                writer.empty(&mut ledger);
+            }
+            writer.pool.commit().unwrap();
+            let newest = follow(&store, 100 + round, readers.last().map(|(reader, _)| reader));
+            // All of what is written is committed.
+            let committed = Ledger {
+                synced: ledger.written.iter().map(|(file, bytes)| (*file, bytes.len())).collect(),
+                written: ledger.written.clone(),
+            };
+            newest.holds(&committed).unwrap_or_else(|text| panic!("seed {seed} round {round}: {text}"));
+            readers.push((newest, committed));
+            let at = random.below(readers.len() as u64) as usize;
+            let (reader, committed) = &readers[at];
+            reader.pool.drop_cache();
+            match reader.holds(committed) {
+                Ok(()) => whole += 1,
+                Err(text) if text == "ESTALE" && retain == "off" => stale += 1,
+                Err(text) => panic!("seed {seed}, reader {at} in round {round}, retain {retain}: {text}"),
+            }
+            if readers.len() > 6 {
+                readers.remove(0);
+            }
+        }
+    }
+    assert!(stale > 5 && whole > 100, "{stale} stale, {whole} whole");
 }
 
 /// What docs/object-store.md says of requests.
