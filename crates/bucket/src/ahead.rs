@@ -14,7 +14,7 @@ pub const PIECE: u64 = 1 << 20;
 /// Pieces that are kept.
 const KEPT_MAX: usize = 48;
 /// Pieces that are requested in front of a reader.
-pub const AHEAD: usize = 16;
+pub const AHEAD: usize = 12;
 /// Streams that are told apart.
 const STREAMS: usize = 16;
 /// Reads of one stream may overtake each other, or leave something out, by so many bytes.

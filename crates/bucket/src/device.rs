@@ -71,7 +71,7 @@ impl Default for Options {
             parts_max: 16,
             write_patience: Duration::from_secs(2 * 3600),
             read_patience: Duration::from_secs(120),
-            retention: Duration::from_secs(3600),
+            retention: Duration::MAX,
         }
     }
 }
@@ -627,6 +627,9 @@ impl BucketDevice {
     /// Has the objects of garbage deleted, when processes that follow the pool have had time to see a later root.
     fn delete_garbage(&self, garbage: &Garbage) {
         let (now, retention) = (seconds(), self.retention.load(Ordering::Relaxed));
+        if retention == u64::MAX {
+            return;
+        }
         for (id, since) in garbage {
             let left = since.saturating_add(retention).saturating_sub(now).min(retention);
             self.workers.delete(*id, Duration::from_secs(left));
@@ -953,13 +956,17 @@ impl Device for BucketDevice {
 
     fn set_retention(&self, time: Duration) {
         self.retention.store(time.as_secs(), Ordering::Relaxed);
-        if self.mode == OpenMode::ReadWrite {
-            self.delete_garbage(&self.committed.lock().garbage);
+        // A commit under way does the same at its end. One that failed may have made garbage of what another's root names.
+        if let Some(committed) = self.committed.try_lock()
+            && self.mode == OpenMode::ReadWrite
+            && self.failed.lock().is_none()
+        {
+            self.delete_garbage(&committed.garbage);
         }
     }
 
     fn hurry(&self, patience: Duration) {
-        self.requests.close_within(patience);
+        self.requests.hurry(patience);
     }
 
     /// A half for parts under way, the rest for one part of each open zone.
@@ -1006,7 +1013,7 @@ impl Device for BucketDevice {
 
     fn unlock(&self) {
         self.is_unlocked.store(true, Ordering::Relaxed);
-        self.requests.close_within(Duration::ZERO);
+        self.requests.close();
         self.lock.lock().take();
     }
 }
@@ -1014,7 +1021,7 @@ impl Device for BucketDevice {
 impl Drop for BucketDevice {
     fn drop(&mut self) {
         // What was not flushed is not waited for.
-        self.requests.close_within(Duration::ZERO);
+        self.requests.close();
     }
 }
 

@@ -27,8 +27,8 @@ pub struct Requests {
     write_patience: Duration,
     read_patience: Duration,
     trouble: Mutex<Option<String>>,
-    /// When no request is repeated any more, on the monotonic clock.
-    ends_at: Mutex<Option<u64>>,
+    /// The longest time for which a request is repeated after it has failed, if it is not `Duration::MAX`.
+    hurry: Mutex<Duration>,
     closing: Condvar,
 }
 
@@ -40,7 +40,7 @@ impl Requests {
             write_patience,
             read_patience,
             trouble: Mutex::default(),
-            ends_at: Mutex::default(),
+            hurry: Mutex::new(Duration::MAX),
             closing: Condvar::new(),
         }
     }
@@ -67,12 +67,16 @@ impl Requests {
         self.trouble.lock().clone()
     }
 
-    /// Repeats no request after this time.
-    pub fn close_within(&self, time: Duration) {
-        let at = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let mut ends_at = self.ends_at.lock();
-        *ends_at = Some(ends_at.map_or(at, |before| before.min(at)));
+    /// Repeats each request for no longer than this after its first failure.
+    pub fn hurry(&self, patience: Duration) {
+        let mut hurry = self.hurry.lock();
+        *hurry = patience.min(*hurry);
         self.closing.notify_all();
+    }
+
+    /// Repeats no request any more.
+    pub fn close(&self) {
+        self.hurry(Duration::ZERO);
     }
 
     /// Repeats what is `Failed` until `patience` is over.
@@ -82,7 +86,7 @@ impl Requests {
         patience: Duration,
         mut once: impl FnMut(&dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let (begin, mut pause) = (monotonic_ns(), PAUSES.0);
+        let (mut failing_since, mut pause) = (None, PAUSES.0);
         loop {
             let text = match once(self.store.as_ref()) {
                 Err(StoreError::Failed(text)) => text,
@@ -94,19 +98,20 @@ impl Requests {
                     return outcome;
                 }
             };
-            let waited = Duration::from_nanos(monotonic_ns().saturating_sub(begin));
+            let now = monotonic_ns();
+            let waited = Duration::from_nanos(now - *failing_since.get_or_insert(now));
             if waited >= patience {
                 return Err(StoreError::Failed(text));
             }
             log::warn!("{}: {what} of {key} failed, trying again: {text}", self.url());
             *self.trouble.lock() = Some(format!("{what} failed, trying again: {text}"));
-            let mut ends_at = self.ends_at.lock();
-            let left = ends_at.map(|at| Duration::from_nanos(at.saturating_sub(monotonic_ns())));
-            if left == Some(Duration::ZERO) {
+            let mut hurry = self.hurry.lock();
+            if waited >= *hurry {
                 return Err(StoreError::Failed(text));
             }
-            self.closing.wait_for(&mut ends_at, pause.min(left.unwrap_or(pause)));
-            drop(ends_at);
+            let left = hurry.saturating_sub(waited);
+            self.closing.wait_for(&mut hurry, pause.min(left));
+            drop(hurry);
             pause = (pause * 2).min(PAUSES.1);
         }
     }
@@ -222,6 +227,7 @@ struct Shared {
 pub struct Workers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    writes: bool,
 }
 
 impl Workers {
@@ -239,14 +245,15 @@ impl Workers {
             })
         };
         // Reads do not wait for writes that the store does not take. Fewer threads are slower, and none is as good as one.
-        let threads =
-            (0..count).flat_map(|_| [false, true, true]).filter_map(|is_for_reads| spawn(is_for_reads).ok());
-        Workers { threads: threads.collect(), shared }
+        let mut threads: Vec<_> = (0..count).filter_map(|_| spawn(false).ok()).collect();
+        let writes = !threads.is_empty();
+        threads.extend((0..count * 2).filter_map(|_| spawn(true).ok()));
+        Workers { threads, shared, writes }
     }
 
     /// Whether there are threads. Otherwise the caller does each job.
     pub fn has_threads(&self) -> bool {
-        !self.threads.is_empty()
+        self.writes
     }
 
     /// Sets how many parts are taken.
@@ -302,8 +309,10 @@ impl Workers {
             queue.deletes.remove(&(before, id));
         }
         queue.deletes.insert((due, id));
+        let is_next = queue.deletes.first() == Some(&(due, id));
         drop(queue);
-        if after.is_zero() {
+        if is_next {
+            // Threads wait until the time of the one that was next.
             self.shared.changed.notify_all();
         }
     }
@@ -472,9 +481,10 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(!writer.is_finished());
-            requests.close_within(Duration::from_millis(20));
+            requests.hurry(Duration::from_millis(20));
             assert!(writer.join().unwrap().is_err());
         });
+        requests.close();
         assert!(requests.put("later", b"x").is_err(), "nor is anything else");
     }
 }

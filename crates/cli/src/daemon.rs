@@ -188,6 +188,10 @@ impl Shared {
             lifecycle.ending |= lifecycle.mounts.values().all(|other| other.is_ending());
             lifecycle.ending
         };
+        if is_last {
+            // Also for others, whose commits may wait for a store that is away.
+            self.open_pool().pool.hurry(END_PATIENCE);
+        }
         if let Err(failure) = &served {
             log::error!("{failure}");
         }
@@ -416,7 +420,6 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         }
     };
     let pool = shared.open_pool().pool;
-    pool.hurry(END_PATIENCE);
     shared.stop_housekeeping();
     let exported = shared.open_pool().export().map_err(|Failure(error)| {
         let txg = pool.synced_txg();
@@ -470,7 +473,7 @@ fn begin(
         None => {
             let view = open_pool.view(&plan.first.dataset)?;
             plan.first.apply_to(&view)?;
-            let fs = view.fs()?;
+            let fs = if plan.follow.is_some() { follow::open_followed(&view, None)? } else { view.fs()? };
             // The socket first: it can be refused, and that should not cost a mount and an unmount.
             let control = listen(registry, &plan.target.name)?;
             register_name(registry, &plan.target);

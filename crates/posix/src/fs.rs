@@ -16,13 +16,13 @@ use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
 use crate::reservations::Reservations;
+use crate::shown::ShownInodes;
 use crate::types::{AccessTimes, Ino, Time};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DnodeBlocks, Naming};
 use terrane_object::ObjectSet;
-use terrane_wire::Txg;
 
 /// Inodes that wait for [`Fs::take_restored`]. Of more, a kernel shows old numbers of blocks until it drops them.
 const RESTORED_MAX: usize = 64 << 10;
@@ -65,8 +65,8 @@ pub struct Fs {
     pub(crate) intents: Intents,
     /// Changes are made again that were made before a crash. No program uses it.
     pub(crate) is_replaying: bool,
-    /// The kernel knows inodes by earlier states of the data set, the last of which is that of this txg.
-    pub(crate) shown_until: Option<Txg>,
+    /// Inodes that the kernel knows, also by earlier states: another process changes the data set.
+    pub(crate) shown: Option<Arc<ShownInodes>>,
     /// There were access control lists when the change was made that is made again.
     pub(crate) had_acls: AtomicBool,
     pub(crate) root: Ino,

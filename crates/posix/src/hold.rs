@@ -217,6 +217,9 @@ impl Fs {
     /// The kernel drops `count` of its lookups of an inode. An unlinked inode is destroyed with the last one. If the number had another
     /// inode before a rollback, the lookups may be of that one. Then an unlinked inode lives until the unmount.
     pub fn forget(&self, ino: Ino, count: u64) {
+        if let Some(shown) = &self.shown {
+            shown.forget(ino, count);
+        }
         if !self.had_another_inode(ino)
             && let Some(inode) = self.hold_cached(ino)
         {

@@ -157,16 +157,13 @@ impl Fs {
     /// Whether the kernel means another inode by this number: one that a rollback removed, while an older inode got the number
     /// back. Only that one must answer `ESTALE`.
     pub fn is_replaced(&self, ino: Ino) -> bool {
-        self.replaced(ino).is_some_and(|loss| !loss.is_named) || self.is_newer_than_shown(ino)
+        self.replaced(ino).is_some_and(|loss| !loss.is_named) || self.is_another_than_shown(ino)
     }
 
     /// Whether the kernel knows an inode of this number by an earlier state, and it is another one by now.
-    fn is_newer_than_shown(&self, ino: Ino) -> bool {
-        let Some(shown) = self.shown_until.filter(|_| ino != self.root) else { return false };
-        // One that was looked up in this state is the one that the kernel means.
-        self.hold(ino).is_ok_and(|inode| {
-            inode.lookups.load(Ordering::Acquire) == 0 && inode.read().attrs.zpl.generation > shown.0
-        })
+    fn is_another_than_shown(&self, ino: Ino) -> bool {
+        let Some(shown) = self.shown.as_ref().filter(|_| ino != self.root) else { return false };
+        self.generation_of(ino).is_some_and(|generation| shown.is_another(ino, generation))
     }
 
     /// Whether the kernel knows, or has known, two inodes by this number. Nothing says which one it forgets.
@@ -182,7 +179,11 @@ impl Fs {
     /// To be called for each inode that an answer names, with its generation. The kernel finds by the generation that the inode which it
     /// knew is another one, and has each use of that fail.
     pub fn note_named(&self, ino: Ino) {
-        if self.is_replaced(ino) {
+        if let (Some(shown), Some(generation)) =
+            (&self.shown, self.shown.as_ref().and_then(|_| self.generation_of(ino)))
+        {
+            shown.note(ino, generation);
+        } else if self.is_replaced(ino) {
             self.record_report(ino, |loss| !std::mem::replace(&mut loss.is_named, true));
         }
     }

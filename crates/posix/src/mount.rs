@@ -14,6 +14,7 @@ use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
 use crate::reservations::Reservations;
+use crate::shown::ShownInodes;
 use crate::types::{AccessTimes, Cred, Ino, ReadOptions, StatFs, Time, mode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use terrane_pool::Tx;
 use terrane_sa::layout::LAYOUT_FIRST;
 use terrane_sa::{SaBuffer, ZplAttrs};
 use terrane_txg::cost::Cost;
-use terrane_wire::{ObjectId, Txg};
+use terrane_wire::ObjectId;
 
 const ROOT: &[u8] = b"ROOT";
 const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
@@ -50,7 +51,7 @@ pub(crate) struct Opening {
     /// See [`Fs::open_to_replay`].
     pub is_replaying: bool,
     /// See [`Fs::follow`].
-    pub shown_until: Option<Txg>,
+    pub shown: Option<Arc<ShownInodes>>,
     /// The log; `None`: that of the pool.
     pub log: Option<Box<dyn IntentLog>>,
 }
@@ -183,14 +184,19 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Opens the file system of a newer state, for an existing mount of earlier ones. The kernel knows inodes by those, up to that of
-    /// txg `shown`. What has the number of one of them and came later answers `ESTALE`, until it is looked up.
-    pub fn follow(dataset: Arc<Dataset>, shown: Txg) -> Result<Arc<Fs>, DatasetError> {
-        Fs::open_as(dataset, Opening { shown_until: Some(shown), ..Opening::default() })
+    /// Opens the file system of one state of a data set that another process changes. `shown`: what the kernel knows by earlier states of
+    /// the same mount. What has the number of such an inode and is another one answers `ESTALE`, until it is looked up.
+    pub fn follow(dataset: Arc<Dataset>, shown: Arc<ShownInodes>) -> Result<Arc<Fs>, DatasetError> {
+        Fs::open_as(dataset, Opening { shown: Some(shown), ..Opening::default() })
+    }
+
+    /// What the kernel knows, for the next state.
+    pub fn shown(&self) -> Option<Arc<ShownInodes>> {
+        self.shown.clone()
     }
 
     pub(crate) fn open_as(dataset: Arc<Dataset>, opening: Opening) -> Result<Arc<Fs>, DatasetError> {
-        let Opening { losses, is_replaying, shown_until, log } = opening;
+        let Opening { losses, is_replaying, shown, log } = opening;
         let set = Arc::clone(dataset.object_set());
         if !is_replaying && !dataset.is_snapshot() && !set.pool().is_read_only() {
             refuse_unreplayed(&dataset)?;
@@ -223,7 +229,7 @@ impl Fs {
         let fs = Arc::new(Fs {
             intents: Intents::new(log, set.id()),
             is_replaying,
-            shown_until,
+            shown,
             had_acls: AtomicBool::new(false),
             naming: dataset.naming(),
             dataset,

@@ -12,7 +12,7 @@ use terrane_pool::{CreateOptions, EarlierState, ImportOptions, Pool};
 use terrane_posix::{Fs, SetAttr, WholeReplay, WriteFlags, replay_pool};
 use terrane_sim::machine::ROOT;
 use terrane_store::env::{Env, SeededEnv};
-use terrane_wire::{Prng, Txg};
+use terrane_wire::Prng;
 
 const FILES: u64 = 5;
 
@@ -231,7 +231,7 @@ fn follow(store: &MemoryStore, seed: u64, earlier: Option<&Machine>) -> Machine 
     let pool = Pool::import(vec![Arc::new(device)], Arc::new(SeededEnv::new(seed)), &options).unwrap();
     let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
     let dataset = Arc::new(Dataset::open_root(&objects).unwrap());
-    let fs = Fs::follow(dataset, earlier.map_or(Txg(u64::MAX), |earlier| earlier.pool.synced_txg())).unwrap();
+    let fs = Fs::follow(dataset, earlier.and_then(|earlier| earlier.fs.shown()).unwrap_or_default()).unwrap();
     Machine { pool, objects, fs }
 }
 

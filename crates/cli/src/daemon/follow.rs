@@ -7,15 +7,16 @@
 
 use super::Shared;
 use super::mounted::MountedSet;
+use crate::bucket_note::label_of;
 use crate::failure::{Failure, Outcome};
 use crate::memory;
 use crate::open_pool::OpenPool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use terrane_device::Device;
 use terrane_fuse::Dispatch;
 use terrane_pool::{EarlierState, ImportOptions};
-use terrane_posix::Fs;
-use terrane_wire::Txg;
+use terrane_posix::{Fs, ShownInodes};
 
 /// How often to check whether requests of an earlier state are answered.
 const DRAIN_PERIOD: Duration = Duration::from_millis(10);
@@ -23,8 +24,9 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(10);
 /// Goes over to newer states until the server ends.
 pub fn run(shared: &Shared, period: Duration, import: &ImportOptions) {
     let mut last = String::new();
+    let Some(mut device) = shared.open_pool().pool.device_handles().first().cloned() else { return };
     while !shared.sleep(period) {
-        match go_over(shared, import) {
+        match go_over(shared, import, &mut device) {
             Ok(()) => last.clear(),
             Err(failure) if failure.0 == last => {}
             Err(failure) => {
@@ -35,29 +37,31 @@ pub fn run(shared: &Shared, period: Duration, import: &ImportOptions) {
     }
 }
 
-/// Goes over to the newest state, if there is a newer one than is shown.
-fn go_over(shared: &Shared, import: &ImportOptions) -> Outcome {
+/// Goes over to the newest state, if there is a newer one than is shown. `device`: the newest root that was looked at. It may have the
+/// same txg.
+fn go_over(shared: &Shared, import: &ImportOptions, device: &mut Arc<dyn Device>) -> Outcome {
     let shown = shared.open_pool();
-    let Some(device) =
-        shown.pool.device_handles().first().map(|device| device.newer()).transpose()?.flatten()
-    else {
-        return Ok(());
-    };
+    let Some(newer) = device.newer()? else { return Ok(()) };
+    // Its blocks would be taken for those of the other pool.
+    if label_of(newer.as_ref())?.id() != shown.pool.label().id() {
+        let name = newer.info().name.clone();
+        return Err(Failure::refused(name, "the pool that was mounted", "another one", "mount it again"));
+    }
     let import = ImportOptions {
         cache_bytes: shown.pool.cache_bytes_max(),
         follows: Some(EarlierState::of(&shown.pool)),
         ..import.clone()
     };
-    let newest = OpenPool::of_devices(&shown.path, vec![device], &import)?;
+    let newest = OpenPool::of_devices(&shown.path, vec![Arc::clone(&newer)], &import)?;
+    *device = newer;
     if newest.pool.status().imported == shown.pool.status().imported {
         newest.pool.abandon();
         return Ok(());
     }
     // No mount may be added to the state before.
     let mounts = shown.mounts.clone();
-    let _alone = mounts.lock_changes();
-    let opened: Vec<_> =
-        shared.mounts().into_iter().map(|mount| (open(&newest, &shown, &mount), mount)).collect();
+    let alone = mounts.lock_changes();
+    let opened: Vec<_> = shared.mounts().into_iter().map(|mount| (open(&newest, &mount), mount)).collect();
     let newest = newest.in_place_of(&shown);
     let mut earlier = Vec::new();
     for (view, mount) in opened {
@@ -72,7 +76,7 @@ fn go_over(shared: &Shared, import: &ImportOptions) -> Outcome {
         memory::go_on_enforcing(limit, &newest.pool)?;
     }
     shared.share_memory();
-    drop(_alone);
+    drop(alone);
     drain(shared, earlier);
     if !shared.mounts().iter().any(|mount| Arc::ptr_eq(&mount.view().pool, &shown.pool)) {
         shown.pool.abandon();
@@ -80,22 +84,24 @@ fn go_over(shared: &Shared, import: &ImportOptions) -> Outcome {
     Ok(())
 }
 
+/// Opens the file system of a mount that follows. `known`: what the kernel knows by earlier states.
+pub fn open_followed(view: &OpenPool, known: Option<Arc<ShownInodes>>) -> Outcome<Arc<Fs>> {
+    if !view.is_snapshot() {
+        view.fs.set(Fs::follow(view.dataset(), known.unwrap_or_default())?);
+    }
+    view.fs()
+}
+
 /// The data set or snapshot of a mount in a newer state.
-fn open(newest: &OpenPool, shown: &OpenPool, mount: &MountedSet) -> Outcome<(OpenPool, Arc<Fs>)> {
+fn open(newest: &OpenPool, mount: &MountedSet) -> Outcome<(OpenPool, Arc<Fs>)> {
     let before = mount.view();
     let view = match before.snapshot {
         Some(guid) => newest.find_snapshot(guid)?,
         None => Some(newest.view(&before.dataset_path)?),
     };
     let view = view.ok_or_else(|| Failure("the snapshot was destroyed".into()))?;
-    let set = |view: &OpenPool| view.dataset().object_set().id();
-    // After a rollback other inodes have the numbers that the kernel knows.
-    let until = if set(&view) == set(&before) { Txg(shown.pool.status().imported.0) } else { Txg(0) };
-    let fs = match view.is_snapshot() {
-        true => view.fs()?,
-        false => Fs::follow(view.dataset(), until)?,
-    };
-    view.fs.set(Arc::clone(&fs));
+    let known = before.fs.get().and_then(|fs| fs.shown());
+    let fs = open_followed(&view, known)?;
     Ok((view, fs))
 }
 

@@ -1,7 +1,7 @@
 //! Requests of commands to a server, over its control socket.
 
 use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_ledger, threads_by_default};
-use super::{Shared, ending, rollback, succession};
+use super::{Shared, ending, follow, rollback, succession};
 use crate::clock;
 use crate::control::{ClientConnection, Command, MountRequest};
 use crate::failure::{Failure, Outcome};
@@ -188,7 +188,7 @@ fn serve_added(
         // Commits, so that a successor finds the data set even if this server is killed.
         view.pool.commit()?;
     }
-    let fs = view.fs()?;
+    let fs = if shared.follows { follow::open_followed(&view, None)? } else { view.fs()? };
     let ledger = new_ledger(&view, &fs)?;
     let mut options = spec.options.clone().with_dataset_options(&view.dataset());
     options.threads.get_or_insert(threads_by_default(&view, shared.mounts().len()));

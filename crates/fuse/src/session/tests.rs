@@ -56,6 +56,7 @@ const WANTED: WantedFeatures = WantedFeatures {
     stateless_open: true,
     max_background: 64,
     uring: false,
+    follows: false,
     xattrs: true,
     acls: false,
     idmaps: false,
