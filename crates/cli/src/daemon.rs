@@ -423,7 +423,10 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     shared.stop_housekeeping();
     let exported = shared.open_pool().export().map_err(|Failure(error)| {
         let txg = pool.synced_txg();
-        format!("pool {name}: unmounted, but not all is committed: {error}. The last commit is txg {txg}. What was synced after it is in the intent log, other changes are lost")
+        let kept = "What was synced after it is in the intent log, other changes are lost";
+        format!(
+            "pool {name}: unmounted, but not all is committed: {error}. The last commit is txg {txg}. {kept}"
+        )
     });
     match &exported {
         Ok(()) => log::info!("pool {name}: all changes committed"),
