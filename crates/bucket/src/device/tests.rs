@@ -529,3 +529,42 @@ fn what_readers_may_need_is_deleted_later() {
         assert_eq!(content(&open(OpenMode::ReadOnly), 5, 0, UNIT), filled(1, 2));
     }
 }
+
+/// The root that stays in place names what a failed commit has taken for garbage.
+#[test]
+fn a_commit_that_failed_deletes_nothing_later() {
+    let (store, fails) = (MemoryStore::default(), Arc::new(AtomicBool::new(false)));
+    let fates: Fates = Box::new({
+        let fails = Arc::clone(&fails);
+        move |_, request, _| match request {
+            Request::Swap if fails.load(Ordering::Relaxed) => Fate::Fails,
+            _ => Fate::Succeeds,
+        }
+    });
+    drop(create(&store));
+    let device =
+        BucketDevice::open(Arc::new(store.client(Some(fates))), OpenMode::ReadWrite, &options()).unwrap();
+    device.write(ZoneIdx(5), 0, &filled(4, 1)).unwrap();
+    commit(&device, 1).unwrap();
+    device.reset(ZoneIdx(5)).unwrap();
+    fails.store(true, Ordering::Relaxed);
+    commit(&device, 2).unwrap_err();
+    device.set_retention(Duration::ZERO);
+    assert_eq!(content(&open(&store), 5, 0, UNIT), filled(1, 1));
+}
+
+/// An import commits before it has read how long things are to be kept.
+#[test]
+fn nothing_is_deleted_before_the_time_to_keep_is_known() {
+    let store = MemoryStore::default();
+    let unknown = Options { retention: Options::default().retention, ..options() };
+    let device = BucketDevice::create(Arc::new(store.client(None)), GEOMETRY, &unknown).unwrap();
+    device.write(ZoneIdx(5), 0, &filled(4, 1)).unwrap();
+    commit(&device, 1).unwrap();
+    device.reset(ZoneIdx(5)).unwrap();
+    commit(&device, 2).unwrap();
+    commit(&device, 3).unwrap();
+    assert_eq!(store.list("z/", "").unwrap().len(), 1);
+    device.set_retention(Duration::ZERO);
+    assert_eq!(store.list("z/", "").unwrap().len(), 0);
+}
