@@ -48,7 +48,7 @@ for latency in ${latencies//,/ }; do
         case $peer in
             raw) python3 "$top/scripts/objects.py" raw "$AWS_ENDPOINT_URL" pools >>"$work/rows" ;;
             terrane)
-                "$terrane" pool create bench "$TERRANE_URL" >&2
+                "$terrane" pool create bench "$TERRANE_URL" -o payload=unsigned >&2
                 "$terrane" mount bench "$MNT"
                 python3 "$top/scripts/objects.py" terrane "$MNT" "$work" >>"$work/rows"
                 "$terrane" umount "$MNT"

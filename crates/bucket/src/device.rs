@@ -9,18 +9,20 @@
 //! * No object is overwritten but the root. None that a root names is deleted before another root is in its place.
 //! * A process that finds another's root in place of its own never flushes again.
 
+mod commit;
 mod reading;
 
 use crate::ahead::Ahead;
 use crate::dir::random;
-use crate::filling::{End, Filling, FillingId};
+use crate::filling::{Buffers, End, Filling, FillingId};
 use crate::requests::{Requests, Workers};
 use crate::root::{
     ANCHOR_BYTES, ANCHORS, Garbage, Geometry, Holder, ROOT, ROOT_BYTES_MAX, Root, TABLE_BYTES_MAX, TableId,
-    ZoneEntry, Zones, encode_table, parse_table,
+    ZoneEntry, Zones, parse_table,
 };
 use crate::store::{Store, StoreError, Version};
 use crate::tally::Tally;
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use terrane_device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Identity, OpenMode, RequestCounts, ZoneReport, ZoneRules,
-    ZoneState, wall_ns,
+    Device, DeviceError, DeviceInfo, DeviceKind, GivenUp, Identity, OpenMode, RequestCounts, ZoneReport,
+    ZoneRules, ZoneState, wall_ns,
 };
 use terrane_wire::ZoneIdx;
 
@@ -42,9 +44,9 @@ const OPEN_ZONES: usize = 16;
 /// Least size of a full part, in bytes.
 const PART_BYTES_MIN: usize = 1 << 20;
 /// Parts that a reader in order may soon reach, beside its own.
-const PARTS_AHEAD: usize = 4;
-/// A part of up to so many bytes is read as a whole.
-const SMALL_PART_BYTES: u64 = 256 << 10;
+const PARTS_AHEAD: usize = 8;
+/// How often objects that nothing names are looked for, in seconds.
+const SWEEP_SECONDS: u64 = 24 * 3600;
 /// Threads that look for the ends of fillings.
 const SETTLERS: usize = 16;
 
@@ -57,6 +59,8 @@ pub struct Options {
     pub threads: usize,
     /// Objects that are under way, or wait for a thread.
     pub parts_max: usize,
+    /// Before a request that failed is repeated for the first time. Later pauses are longer.
+    pub pause: Duration,
     /// A write fails for good if the store did not take it for so long.
     pub write_patience: Duration,
     /// The same for a read, which can be repeated later.
@@ -69,8 +73,9 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             part_bytes: 8 << 20,
-            threads: 8,
-            parts_max: 16,
+            threads: 16,
+            parts_max: 24,
+            pause: Duration::from_millis(50),
             write_patience: Duration::from_secs(2 * 3600),
             read_patience: Duration::from_secs(120),
             retention: Duration::MAX,
@@ -88,8 +93,16 @@ struct Committed {
     /// Those that differ from the table.
     differs: BTreeSet<ZoneIdx>,
     garbage: Garbage,
-    /// The opener before, and its first number that the root it left does not count: nothing names what it began since.
-    orphans_of: Option<(u64, u64)>,
+    /// When objects that nothing names were looked for, in seconds since 1970.
+    swept: Option<u64>,
+}
+
+impl Committed {
+    /// What the root names, also for deletion.
+    fn known_ids(&self) -> BTreeSet<FillingId> {
+        let named = self.named.values().map(|entry| entry.id).chain(self.table.map(|table| table.0));
+        named.chain(self.garbage.keys().copied()).collect()
+    }
 }
 
 struct AnchorZones {
@@ -123,12 +136,14 @@ pub struct BucketDevice {
     /// Fillings of zones that were reset.
     dropped: Mutex<Vec<(ZoneIdx, FillingId)>>,
     next_number: AtomicU64,
-    /// What the opener before left that no root named when it was looked for. The next commit makes it garbage.
-    orphans: Arc<Mutex<Vec<FillingId>>>,
+    /// Objects that nothing named when they were found. The next commit makes them garbage.
+    remains: Arc<Mutex<Vec<FillingId>>>,
     /// In seconds.
     retention: AtomicU64,
     /// Most bytes of a part.
     part_bytes: AtomicUsize,
+    /// Memory of parts that were put, for the next ones.
+    buffers: Arc<Buffers>,
     committed: Mutex<Committed>,
     /// Why no flush succeeds any more.
     failed: Mutex<Option<String>>,
@@ -147,6 +162,17 @@ fn io_error(
     text: impl std::fmt::Display,
 ) -> DeviceError {
     DeviceError::Io { zone, offset, op, source: io::Error::other(text.to_string()) }
+}
+
+/// An error of a request.
+fn request_error(zone: Option<ZoneIdx>, offset: u64, op: &'static str, error: &StoreError) -> DeviceError {
+    match error {
+        StoreError::GivenUp(text) => {
+            let source = io::Error::other(GivenUp(text.clone()));
+            DeviceError::Io { zone, offset, op, source }
+        }
+        error => io_error(zone, offset, op, error),
+    }
 }
 
 fn refused(url: &str, expected: &str, found: impl std::fmt::Display, remedy: &'static str) -> DeviceError {
@@ -288,7 +314,8 @@ impl BucketDevice {
         holder: Holder,
         options: &Options,
     ) -> Result<BucketDevice, DeviceError> {
-        let requests = Arc::new(Requests::new(store, options.write_patience, options.read_patience));
+        let requests =
+            Arc::new(Requests::new(store, options.pause, (options.write_patience, options.read_patience)));
         let (geometry, url) = (root.geometry, requests.url().to_owned());
         let mut named = match root.table {
             Some(table) => {
@@ -322,7 +349,6 @@ impl BucketDevice {
             rules.force(zone, ZoneState::Open, content.len() as u64);
         }
         let is_own = root.holder.opener == holder.opener;
-        let orphans_of = (!is_own).then_some((root.holder.opener, root.next_number));
         let fillings = (ANCHORS..geometry.zone_count).map(|zone| {
             let zone = ZoneIdx(zone);
             let filling = named.get(&zone).map(ZoneEntry::filling);
@@ -346,12 +372,13 @@ impl BucketDevice {
             mode,
             next_number: AtomicU64::new(if is_own { root.next_number } else { 1 }),
             holder,
-            orphans: Arc::default(),
+            remains: Arc::default(),
             retention: AtomicU64::new(options.retention.as_secs()),
             part_bytes: AtomicUsize::new(options.part_bytes.next_multiple_of(geometry.write_unit as usize)),
             options: *options,
             workers: Workers::start(Arc::clone(&requests), options.threads, options.parts_max),
             requests,
+            buffers: Arc::default(),
             ahead: Arc::default(),
             fillings: fillings.collect(),
             rules,
@@ -367,7 +394,7 @@ impl BucketDevice {
                 named,
                 differs,
                 garbage: root.garbage,
-                orphans_of,
+                swept: None,
             }),
             failed: Mutex::default(),
             settling: Mutex::default(),
@@ -444,7 +471,7 @@ impl BucketDevice {
             work();
         });
         let error = error.into_inner();
-        error.map_or(Ok(()), |error| Err(io_error(None, 0, "listing", error)))
+        error.map_or(Ok(()), |error| Err(request_error(None, 0, "listing", &error)))
     }
 
     fn settle_one(&self, (zone, slot): (ZoneIdx, &RwLock<Option<Filling>>)) -> Result<(), StoreError> {
@@ -452,7 +479,7 @@ impl BucketDevice {
         let id = filling.id;
         let mut is_taken = false;
         let has_room = |filling: &Filling| filling.parts_end() < self.geometry.zone_size;
-        let seal = |filling: &Filling| self.requests.put(&id.key(filling.parts_end()), b"");
+        let seal = |filling: &Filling| self.requests.put(&id.key(filling.parts_end()), &Bytes::new());
         // Mostly the root names all parts: then nothing has to be listed.
         let mut is_sealed = false;
         if self.mode == OpenMode::ReadWrite && has_room(&filling) {
@@ -527,179 +554,6 @@ impl BucketDevice {
         drop(cutting);
         self.workers.wait()
     }
-
-    /// What may be said of a zone in a root, and whether that is all of it.
-    fn entry_of(&self, zone: ZoneIdx) -> Option<(ZoneEntry, bool)> {
-        let slot = self.filling(zone)?.read();
-        slot.as_ref().map(|filling| {
-            let entry = ZoneEntry::of(filling, self.geometry.zone_size);
-            let is_whole = entry.parts.len() == filling.parts.len();
-            (entry, is_whole)
-        })
-    }
-
-    /// Whether a crash now would lose data that was put.
-    fn has_unnamed(&self, committed: &Committed) -> bool {
-        self.pending.lock().iter().any(|zone| {
-            self.entry_of(*zone).is_some_and(|(entry, _)| {
-                !entry.parts.is_empty() && committed.named.get(zone).is_none_or(|named| named.id != entry.id)
-            })
-        })
-    }
-
-    /// Replaces the root.
-    fn commit(&self, committed: &mut Committed) -> Result<(), String> {
-        let anchors = {
-            let mut anchors = self.anchors.lock();
-            anchors.is_changed = false;
-            anchors.content.clone()
-        };
-        let deleted = self.workers.take_deleted();
-        committed.garbage.retain(|id, _| !deleted.contains(id));
-        let now = seconds();
-        for id in self.orphans.lock().drain(..) {
-            let is_table = committed.table.is_some_and(|table| table.0 == id);
-            if !is_table && !committed.named.values().any(|named| named.id == id) {
-                committed.garbage.entry(id).or_insert(now);
-            }
-        }
-        // Also of fillings that were begun and are not flushed yet.
-        let touched = self.touched.lock().clone();
-        let begun =
-            touched.iter().filter_map(|zone| self.filling(*zone)?.read().as_ref().map(|filling| filling.id));
-        let begun = begun.filter(|id| id.opener == self.holder.opener).map(|id| id.number).min();
-        let pending = std::mem::take(&mut *self.pending.lock());
-        for zone in pending {
-            let entry = self.entry_of(zone);
-            let before = match &entry {
-                Some((entry, is_whole)) => {
-                    if !is_whole {
-                        // Another flush puts the rest.
-                        self.pending.lock().insert(zone);
-                    }
-                    committed.named.insert(zone, entry.clone())
-                }
-                None => committed.named.remove(&zone),
-            };
-            if entry.is_some() || before.is_some() {
-                committed.differs.insert(zone);
-            }
-            let is_gone = |before: &ZoneEntry| entry.as_ref().is_none_or(|(entry, _)| entry.id != before.id);
-            committed.garbage.extend(before.filter(is_gone).map(|before| (before.id, now)));
-        }
-        // After the zones, so that none is named that is garbage. A zone that is reset at this moment still is named.
-        self.dropped.lock().retain(|(zone, id)| {
-            let is_named = committed.named.get(zone).is_some_and(|named| named.id == *id);
-            if !is_named {
-                committed.garbage.entry(*id).or_insert(now);
-            }
-            is_named
-        });
-        if committed.differs.len() > CHANGED_MAX.max(committed.named.len() / 4) {
-            let table = TableId(self.next_id());
-            self.requests
-                .put(&table.key(), &encode_table(&committed.named))
-                .map_err(|error| error.to_string())?;
-            committed.garbage.extend(committed.table.replace(table).map(|old| (old.0, now)));
-            committed.differs.clear();
-        }
-        let next_number = begun.unwrap_or(u64::MAX).min(self.next_number.load(Ordering::Relaxed));
-        committed.number += 1;
-        let changed = committed.differs.iter().map(|zone| (*zone, committed.named.get(zone).cloned()));
-        let root = Root {
-            geometry: self.geometry,
-            holder: self.holder.clone(),
-            number: committed.number,
-            time_ns: wall_ns(),
-            next_number,
-            table: committed.table,
-            changed: changed.collect(),
-            garbage: committed.garbage.clone(),
-            anchors,
-        };
-        let raw = root.encode();
-        committed.version = self.swap_root(&raw, &committed.version)?;
-        if let Some((opener, first)) = committed.orphans_of.take() {
-            self.find_orphans(opener, first);
-        }
-        self.delete_garbage(&committed.garbage);
-        Ok(())
-    }
-
-    /// Has the objects of garbage deleted, when processes that follow the pool have had time to see a later root.
-    fn delete_garbage(&self, garbage: &Garbage) {
-        let (now, retention) = (seconds(), self.retention.load(Ordering::Relaxed));
-        if retention == u64::MAX {
-            return;
-        }
-        for (id, since) in garbage {
-            let left = since.saturating_add(retention).saturating_sub(now).min(retention);
-            self.workers.delete(*id, Duration::from_secs(left));
-        }
-    }
-
-    /// Looks for fillings and tables that the opener before began after its last root. Nothing waits for it: that they are not found
-    /// does no harm.
-    fn find_orphans(&self, opener: u64, first: u64) {
-        let first = FillingId { opener, number: first };
-        let (requests, orphans) = (Arc::clone(&self.requests), Arc::clone(&self.orphans));
-        self.workers.fetch(Box::new(move || {
-            let fillings = requests.list(&FillingId::prefix_of(opener), &first.prefix());
-            let tables = requests.list(&TableId::prefix_of(opener), &TableId(first).key());
-            let found = fillings.and_then(|mut found| {
-                found.extend(tables?);
-                Ok(found)
-            });
-            match found {
-                Ok(found) => {
-                    let ids = found.iter().filter_map(|found| {
-                        let table = TableId::parse(&found.key).map(|table| table.0);
-                        table.or_else(|| Some(FillingId::parse(&found.key)?.0))
-                    });
-                    orphans.lock().extend(ids.filter(|id| id.number >= first.number));
-                }
-                Err(error) => {
-                    log::warn!("{}: what {opener:016x} left is not deleted: {error}", requests.url());
-                }
-            }
-        }));
-    }
-
-    /// Puts a root in place of the one that this process put or found.
-    fn swap_root(&self, raw: &[u8], expected: &Version) -> Result<Version, String> {
-        let mut winner = None;
-        let swapped = self.requests.swap(ROOT, |store| match store.swap(ROOT, raw, Some(expected)) {
-            Err(StoreError::Changed) => {
-                let Some((found, version)) = store.get(ROOT, ROOT_BYTES_MAX)? else {
-                    return Err(StoreError::Missing);
-                };
-                match Root::parse(&found, store.url()) {
-                    // An earlier attempt that seemed to fail.
-                    Ok(_) if found == raw => Ok(version),
-                    // Another request for the root was under way, and has not replaced it.
-                    Ok(_) if version == *expected => {
-                        Err(StoreError::Failed("another request is under way".into()))
-                    }
-                    Ok(root) => {
-                        winner = Some(root.holder);
-                        Err(StoreError::Changed)
-                    }
-                    Err(corrupt) => {
-                        log::error!("{corrupt}");
-                        Err(StoreError::Changed)
-                    }
-                }
-            }
-            outcome => outcome,
-        });
-        swapped.map_err(|error| match (error, winner) {
-            (StoreError::Changed, Some(winner)) => format!(
-                "fenced: {winner} has taken the pool over; changes after the last commit here are lost; unmount it here"
-            ),
-            (StoreError::Missing, _) => "the root of the pool was deleted from the store".to_owned(),
-            (error, _) => format!("root not replaced: {error}"),
-        })
-    }
 }
 
 impl Device for BucketDevice {
@@ -743,9 +597,12 @@ impl Device for BucketDevice {
         {
             let mut slot = slot.write();
             let filling = slot.get_or_insert_with(|| Filling::begin(self.next_id()));
-            filling.tail.extend_from_slice(data);
-            while filling.tail.len() >= part_bytes {
-                cuts.extend(filling.cut(part_bytes));
+            let mut rest = data;
+            while !rest.is_empty() {
+                rest = filling.append(rest, part_bytes, &self.buffers);
+                if filling.tail.len() >= part_bytes {
+                    cuts.extend(filling.cut(part_bytes));
+                }
             }
         }
         self.touched.lock().insert(zone);
@@ -801,7 +658,8 @@ impl Device for BucketDevice {
         self.rules.resume(zone, capacity)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    /// The root that the next flush puts names all that was put.
+    fn order(&self) -> Result<(), DeviceError> {
         if let Some(text) = self.failed.lock().as_ref() {
             return Err(io_error(None, 0, "flush", text));
         }
@@ -811,7 +669,14 @@ impl Device for BucketDevice {
         self.put_all().map_err(|error| match error {
             StoreError::Exists => self.fail(self.fenced_text()),
             error => self.fail(format!("data not stored: {error}")),
-        })?;
+        })
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.order()?;
+        if self.mode == OpenMode::ReadOnly {
+            return Ok(());
+        }
         let mut committed = self.committed.lock();
         if let Some(text) = self.failed.lock().as_ref() {
             return Err(io_error(None, 0, "flush", text));
@@ -846,6 +711,7 @@ impl Device for BucketDevice {
         let part = part.next_multiple_of(self.geometry.write_unit as usize);
         self.part_bytes.store(part, Ordering::Relaxed);
         self.workers.set_parts_max((bytes / 2 / part).min(self.options.parts_max));
+        self.ahead.set_memory(bytes as u64 / 2);
     }
 
     fn newer(&self) -> Result<Option<Arc<dyn Device>>, DeviceError> {

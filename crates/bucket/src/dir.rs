@@ -4,6 +4,7 @@
 //! exists. Replacing is done under a lock of the directory's lock file, and a version is the hash of the content.
 
 use crate::store::{Listed, Store, StoreError, Version};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
@@ -207,7 +208,7 @@ impl Store for DirStore {
         &self.url
     }
 
-    fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
+    fn create(&self, key: &str, body: &Bytes) -> Result<(), StoreError> {
         let path = self.path(key)?;
         self.refuse_unsynced()?;
         let temporary = self.write_temporary(body)?;
@@ -278,6 +279,21 @@ impl Store for DirStore {
         Ok(found)
     }
 
+    fn list_children(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let path = self.path(prefix.trim_end_matches('/'))?;
+        let entries = match fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed("listing", &path))?,
+        };
+        let child = |entry: io::Result<fs::DirEntry>| -> io::Result<Option<String>> {
+            let entry = entry?;
+            let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
+            Ok(entry.file_name().to_str().map(|name| format!("{prefix}{name}{slash}")))
+        };
+        let children: io::Result<Vec<_>> = entries.map(child).collect();
+        Ok(children.map_err(failed("listing", &path))?.into_iter().flatten().collect())
+    }
+
     fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
         for key in keys {
             let path = self.path(key)?;
@@ -308,7 +324,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = DirStore::open(dir.path(), true).unwrap();
         for key in ["", "/", "../x", "a/../b", "a//b", ".tmp/x", "/etc/passwd"] {
-            assert!(matches!(store.create(key, b"x"), Err(StoreError::Failed(_))), "{key}");
+            assert!(
+                matches!(store.create(key, &Bytes::from_static(b"x")), Err(StoreError::Failed(_))),
+                "{key}"
+            );
         }
     }
 
@@ -316,10 +335,13 @@ mod tests {
     fn a_failed_sync_is_final() {
         let dir = tempfile::tempdir().unwrap();
         let store = DirStore::open(dir.path(), true).unwrap();
-        store.create("z/a", b"x").unwrap();
+        store.create("z/a", &Bytes::from_static(b"x")).unwrap();
         let is_final = |outcome: Result<(), StoreError>| matches!(outcome, Err(StoreError::Unsynced(_)));
         assert!(is_final(store.sync_parent(&dir.path().join("gone/x"))));
-        assert!(is_final(store.create("z/b", b"x")), "a later sync would seem to succeed");
+        assert!(
+            is_final(store.create("z/b", &Bytes::from_static(b"x"))),
+            "a later sync would seem to succeed"
+        );
         assert!(is_final(store.swap("root", b"x", None).map(drop)));
         assert_eq!(store.find("z/a"), Ok(Some(version_of(b"x"))));
     }
@@ -329,7 +351,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = DirStore::open(dir.path(), true).unwrap();
         for _ in 0..3 {
-            store.create("z/1/2", b"x").unwrap();
+            store.create("z/1/2", &Bytes::from_static(b"x")).unwrap();
             store.delete(&["z/1/2".to_owned(), "z/never".to_owned()]).unwrap();
             assert!(!dir.path().join("z").exists());
         }

@@ -4,6 +4,8 @@
 //! overwritten, and what a writer does that lost its pool cannot be taken for the work of another one. The objects of a
 //! filling are its *parts*, one after the other: `z/<opener>/<number>/<offset>`, all in hexadecimal digits.
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,9 +36,17 @@ impl FillingId {
         format!("z/{self}/{offset:010x}")
     }
 
-    /// What the names of all fillings of an opener begin with.
-    pub fn prefix_of(opener: u64) -> String {
-        format!("z/{opener:016x}/")
+    /// The filling or table that [`Store::list_children`](crate::Store::list_children) shows below an opener.
+    pub fn of_child(name: &str) -> Option<FillingId> {
+        let (path, is_filling) = match name.strip_prefix("z/") {
+            Some(path) => (path.strip_suffix('/')?, true),
+            None => (name.strip_prefix("table/")?, false),
+        };
+        let (opener, number) = path.split_once('/')?;
+        let parse = |word: &str| u64::from_str_radix(word, 16).ok();
+        let id = FillingId { opener: parse(opener)?, number: parse(number)? };
+        let expected = if is_filling { id.prefix() } else { format!("table/{id}") };
+        (expected == name).then_some(id)
     }
 
     /// The filling and the offset that the name of an object says.
@@ -49,12 +59,61 @@ impl FillingId {
     }
 }
 
+/// Memory of parts that were put. The kernel takes long to hand out as much memory anew, page by page.
+#[derive(Debug, Default)]
+pub struct Buffers(Mutex<Vec<Vec<u8>>>);
+
+/// Most buffers that are kept.
+const BUFFERS_MAX: usize = 4;
+
+impl Buffers {
+    /// An empty buffer with room for `len` bytes.
+    fn take(&self, len: usize) -> Vec<u8> {
+        let kept = self.0.lock().pop();
+        kept.filter(|kept| kept.capacity() == len).unwrap_or_else(|| Vec::with_capacity(len))
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut kept = self.0.lock();
+        if kept.len() < BUFFERS_MAX {
+            kept.push(buffer);
+        }
+    }
+}
+
 /// The content of a part on its way to the store.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Vec<u8>,
     /// The store has it.
     pub is_stored: AtomicBool,
+    /// Where its memory goes.
+    home: Weak<Buffers>,
+}
+
+impl Body {
+    /// What it holds, without a copy.
+    pub fn content(body: &Arc<Body>) -> Bytes {
+        struct Content(Arc<Body>);
+        impl AsRef<[u8]> for Content {
+            fn as_ref(&self) -> &[u8] {
+                &self.0.bytes
+            }
+        }
+        Bytes::from_owner(Content(Arc::clone(body)))
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        // A part that a flush has cut short is as large in memory, but most of that was never touched.
+        if let Some(home) = self.home.upgrade()
+            && self.bytes.len() == self.bytes.capacity()
+        {
+            home.give_back(std::mem::take(&mut self.bytes));
+        }
+    }
 }
 
 /// One object of a filling. It begins where the part before it ends.
@@ -105,12 +164,31 @@ pub struct Filling {
     /// What is written behind the last part and was not handed to the store yet.
     pub tail: Vec<u8>,
     pub end: End,
+    /// Where the memory of the tail goes.
+    home: Weak<Buffers>,
 }
 
 impl Filling {
     /// A filling that this process begins.
     pub fn begin(id: FillingId) -> Filling {
-        Filling { id, parts: Vec::new(), tail: Vec::new(), end: End::Own }
+        Filling::of(id, Vec::new(), End::Own)
+    }
+
+    /// A filling with these parts.
+    pub fn of(id: FillingId, parts: Vec<Part>, end: End) -> Filling {
+        Filling { id, parts, tail: Vec::new(), end, home: Weak::new() }
+    }
+
+    /// Appends to the tail until it has `part_bytes`. Returns what did not fit.
+    pub fn append<'a>(&mut self, data: &'a [u8], part_bytes: usize, buffers: &Arc<Buffers>) -> &'a [u8] {
+        if self.tail.capacity() == 0 {
+            self.tail = buffers.take(part_bytes);
+            self.home = Arc::downgrade(buffers);
+        }
+        let room = part_bytes.saturating_sub(self.tail.len());
+        let (fits, rest) = data.split_at(room.min(data.len()));
+        self.tail.extend_from_slice(fits);
+        rest
     }
 
     /// Where the last part ends.
@@ -126,7 +204,7 @@ impl Filling {
         let rest = self.tail.split_off(len.min(self.tail.len()));
         let bytes = std::mem::replace(&mut self.tail, rest);
         let (start, len) = (self.parts_end(), bytes.len() as u64);
-        let body = Arc::new(Body { bytes, is_stored: AtomicBool::new(false) });
+        let body = Arc::new(Body { bytes, is_stored: AtomicBool::new(false), home: Weak::clone(&self.home) });
         self.parts.push(Part { start, len, body: Arc::downgrade(&body) });
         Some((self.id.key(start), body))
     }
@@ -135,6 +213,12 @@ impl Filling {
     pub fn part_at(&self, offset: u64) -> Option<&Part> {
         let after = self.parts.partition_point(|part| part.start <= offset);
         self.parts.get(after.checked_sub(1)?).filter(|part| offset < part.end())
+    }
+
+    /// Up to `count` parts in front of one, the nearest first.
+    pub fn parts_before(&self, part: &Part, count: usize) -> Vec<Part> {
+        let to = self.parts.partition_point(|other| other.start < part.start);
+        self.parts.get(..to).into_iter().flatten().rev().take(count).cloned().collect()
     }
 
     /// Up to `count` parts that follow one.
@@ -180,27 +264,50 @@ mod tests {
         ] {
             assert_eq!(FillingId::parse(wrong), None, "{wrong}");
         }
-        assert!(
-            id.key(0xfff).starts_with(&id.prefix()) && id.prefix().starts_with(&FillingId::prefix_of(0x1234))
-        );
+        assert!(id.key(0xfff).starts_with(&id.prefix()));
+        assert_eq!(FillingId::of_child(&id.prefix()), Some(id));
+        assert_eq!(FillingId::of_child("table/0000000000001234/0000000007"), Some(id));
+        for wrong in
+            ["z/0000000000001234/0000000007", "z/1234/", "table/0000000000001234/", "root", "table/1/2"]
+        {
+            assert_eq!(FillingId::of_child(wrong), None, "{wrong}");
+        }
     }
 
     #[test]
     fn parts_cover_what_was_written() {
         let mut filling = Filling::begin(FillingId { opener: 1, number: 1 });
-        filling.tail = vec![1; 100];
+        let buffers = Arc::default();
+        let rest = filling.append(&[1; 100], 64, &buffers);
+        assert_eq!(rest.len(), 36);
         let (_, body) = filling.cut(64).unwrap();
+        filling.append(rest, 64, &buffers);
         assert_eq!((body.bytes.len(), filling.tail.len(), filling.parts_end()), (64, 36, 64));
         assert!(!filling.parts[0].is_stored());
         body.is_stored.store(true, Ordering::Relaxed);
         assert!(filling.parts[0].is_stored());
+        // The request may still hold it when this process does not.
+        let content = Body::content(&body);
         drop(body);
-        assert!(filling.parts[0].is_stored());
+        assert!(filling.parts[0].is_stored() && content[..] == [1; 64]);
+        assert_eq!(buffers.0.lock().len(), 0);
+        drop(content);
+        assert_eq!(buffers.take(64).capacity(), 64, "its memory");
         filling.cut(64).unwrap();
         assert!(filling.cut(64).is_none());
         assert_eq!(filling.part_at(63).unwrap().start, 0);
         assert_eq!(filling.part_at(99).unwrap().start, 64);
         assert!(filling.part_at(100).is_none());
+        let starts = |parts: Vec<Part>| parts.iter().map(|part| part.start).collect::<Vec<_>>();
+        let (first, second) = (&filling.parts[0], &filling.parts[1]);
+        assert_eq!(
+            (starts(filling.parts_before(second, 2)), starts(filling.parts_before(first, 2))),
+            (vec![0], vec![])
+        );
+        assert_eq!(
+            (starts(filling.parts_behind(first, 2)), starts(filling.parts_behind(second, 2))),
+            (vec![64], vec![])
+        );
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::sync::Arc;
 pub struct Location {
     /// `s3://BUCKET/PREFIX`, or `file:///DIR`.
     pub url: String,
-    /// As in the settings `endpoint` and `region`, in order of their names.
+    /// As in [`SETTINGS`], in order of their names.
     pub settings: Vec<(String, String)>,
 }
 
 /// Names of settings.
-pub const SETTINGS: [&str; 2] = ["endpoint", "region"];
+pub const SETTINGS: [&str; 3] = ["endpoint", "payload", "region"];
 
 /// Whether a word is the URL of an object store, and not a path or a name.
 pub fn is_url(word: &str) -> bool {

@@ -6,6 +6,7 @@
 
 use crate::dir::random;
 use crate::store::{Store, StoreError, Version};
+use bytes::Bytes;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Clients that race for one name.
@@ -60,8 +61,8 @@ fn verify_below(store: &dyn Store, prefix: &str) -> Result<(), Breach> {
     let is_missing = matches!(store.read(&key("none"), 0, &mut [0; 4]), Err(StoreError::Missing));
     expect(is_missing, "a range of an object that does not exist can be read, or fails in another way")?;
 
-    store.create(&key("one"), b"first content")?;
-    let again = store.create(&key("one"), b"other");
+    store.create(&key("one"), &Bytes::from_static(b"first content"))?;
+    let again = store.create(&key("one"), &Bytes::from_static(b"other"));
     expect(
         again == Err(StoreError::Exists),
         "an object is made although it exists (If-None-Match is ignored)",
@@ -73,6 +74,12 @@ fn verify_below(store: &dyn Store, prefix: &str) -> Result<(), Breach> {
     let is_listed =
         listed.iter().map(|found| (found.key.as_str(), found.len)).eq([(key("one").as_str(), 13)]);
     expect(is_listed, "a list does not show what was put before it")?;
+    let parent = prefix.split_inclusive('/').next().unwrap_or(prefix);
+    let children = store.list_children(parent)?;
+    expect(
+        children.iter().any(|child| child == prefix) && store.list_children(prefix)? == [key("one")],
+        "a list by levels does not show what was put before it",
+    )?;
 
     let stale = Version("\"00000000000000000000000000000000\"".to_owned());
     let missing = store.swap(&key("root"), b"0", Some(&stale));
@@ -97,7 +104,7 @@ fn verify_below(store: &dyn Store, prefix: &str) -> Result<(), Breach> {
 
     for round in 0..ROUNDS {
         let name = key(&format!("made{round}"));
-        let winners = race(&|racer| store.create(&name, racer.to_string().as_bytes()))?;
+        let winners = race(&|racer| store.create(&name, &racer.to_string().into()))?;
         expect(winners == 1, &format!("{winners} of {RACERS} clients made the same object"))?;
         let (_, version) = store.get(&key("root"), 16)?.ok_or(StoreError::Missing)?;
         let replace = |racer: usize| {
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn stores_that_keep_their_word_pass_and_are_left_as_they_were() {
         let memory = MemoryStore::default();
-        memory.create("other", b"x").unwrap();
+        memory.create("other", &Bytes::from_static(b"x")).unwrap();
         assert_eq!(verify(&memory), Ok(()));
         assert_eq!(memory.list("", "").unwrap().len(), 1);
         let dir = tempfile::tempdir().unwrap();

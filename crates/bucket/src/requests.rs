@@ -8,6 +8,7 @@ use crate::filling::{Body, FillingId};
 use crate::root::TableId;
 use crate::store::{Store, StoreError};
 use crate::tally::Tally;
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,32 +17,59 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use terrane_device::monotonic_ns;
 
-/// The first pause before a request is repeated, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+/// The longest pause before a request is repeated.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// An object of up to this size is read to see whether this process made it, in bytes.
 const COMPARED_MAX: usize = 64 << 20;
 
 /// A store whose failures are waited for.
 pub struct Requests {
     store: Arc<Tally>,
+    pause: Duration,
     write_patience: Duration,
     read_patience: Duration,
-    trouble: Mutex<Option<String>>,
-    /// The longest time for which a request is repeated after it has failed, if it is not `Duration::MAX`.
-    hurry: Mutex<Duration>,
-    closing: Condvar,
+    trouble: Mutex<Trouble>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Trouble {
+    /// What failed, while it is repeated.
+    text: Option<String>,
+    /// Since when no request has succeeded, on the monotonic clock, if one has failed.
+    since: Option<u64>,
+    /// Since when the caller is in a hurry, and how long it still waits for the store.
+    hurry: Option<(u64, Duration)>,
+    /// Why the store is asked for nothing any more.
+    given_up: Option<String>,
+}
+
+impl Trouble {
+    /// When a request is given up that has failed since `since`.
+    fn end(&self, since: u64, patience: Duration) -> u64 {
+        let after = |since: u64, time: Duration| {
+            since.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        };
+        let in_hurry = self.hurry.map_or(u64::MAX, |(begun, patience)| after(begun.max(since), patience));
+        after(since, patience).min(in_hurry)
+    }
 }
 
 impl Requests {
-    /// Requests fail after they have failed for so long.
-    pub fn new(store: Arc<Tally>, write_patience: Duration, read_patience: Duration) -> Requests {
+    /// Requests are repeated after a pause, which grows, and fail after they have failed for so long: those that write, and those
+    /// that read.
+    pub fn new(
+        store: Arc<Tally>,
+        pause: Duration,
+        (write_patience, read_patience): (Duration, Duration),
+    ) -> Requests {
         Requests {
             store,
+            pause,
             write_patience,
             read_patience,
             trouble: Mutex::default(),
-            hurry: Mutex::new(Duration::MAX),
-            closing: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -64,14 +92,17 @@ impl Requests {
 
     /// Why requests fail at the moment.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+        let trouble = self.trouble.lock();
+        trouble.given_up.clone().or_else(|| trouble.text.clone())
     }
 
-    /// Repeats each request for no longer than this after its first failure.
+    /// Repeats each request for no longer than this from now on. When no request succeeds for so long, all others fail at once.
     pub fn hurry(&self, patience: Duration) {
-        let mut hurry = self.hurry.lock();
-        *hurry = patience.min(*hurry);
-        self.closing.notify_all();
+        let mut trouble = self.trouble.lock();
+        if trouble.hurry.is_none_or(|(_, before)| patience < before) {
+            trouble.hurry = Some((monotonic_ns(), patience));
+        }
+        self.changed.notify_all();
     }
 
     /// Repeats no request any more.
@@ -86,33 +117,45 @@ impl Requests {
         patience: Duration,
         mut once: impl FnMut(&dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let (mut failing_since, mut pause) = (None, PAUSES.0);
+        let (mut failing_since, mut pause) = (None, self.pause);
         loop {
-            let text = match once(self.store.as_ref()) {
+            if let Some(text) = &self.trouble.lock().given_up {
+                return Err(StoreError::GivenUp(text.clone()));
+            }
+            let begun = monotonic_ns();
+            let outcome = once(self.store.as_ref());
+            let now = monotonic_ns();
+            log::debug!("{}: {what} of {key}: {} ms", self.url(), (now - begun) / 1_000_000);
+            let mut trouble = self.trouble.lock();
+            let text = match outcome {
                 Err(StoreError::Failed(text)) => text,
                 outcome => {
-                    if pause > PAUSES.0 {
+                    trouble.since = None;
+                    if failing_since.is_some() {
                         log::info!("{}: {what} of {key} succeeded", self.url());
-                        *self.trouble.lock() = None;
+                        trouble.text = None;
                     }
                     return outcome;
                 }
             };
-            let now = monotonic_ns();
-            let waited = Duration::from_nanos(now - *failing_since.get_or_insert(now));
-            if waited >= patience {
+            let all_since = *trouble.since.get_or_insert(now);
+            if trouble.end(all_since, Duration::MAX) <= now {
+                let give_up = || {
+                    log::error!("{}: the store does not answer, and is given up: {text}", self.url());
+                    format!("the store did not answer, and was given up: {text}")
+                };
+                let text = trouble.given_up.get_or_insert_with(give_up).clone();
+                self.changed.notify_all();
+                return Err(StoreError::GivenUp(text));
+            }
+            let end = trouble.end(*failing_since.get_or_insert(now), patience);
+            if end <= now {
                 return Err(StoreError::Failed(text));
             }
             log::warn!("{}: {what} of {key} failed, trying again: {text}", self.url());
-            *self.trouble.lock() = Some(format!("{what} failed, trying again: {text}"));
-            let mut hurry = self.hurry.lock();
-            if waited >= *hurry {
-                return Err(StoreError::Failed(text));
-            }
-            let left = hurry.saturating_sub(waited);
-            self.closing.wait_for(&mut hurry, pause.min(left));
-            drop(hurry);
-            pause = (pause * 2).min(PAUSES.1);
+            trouble.text = Some(format!("{what} failed, trying again: {text}"));
+            self.changed.wait_for(&mut trouble, pause.min(Duration::from_nanos(end - now)));
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
@@ -120,14 +163,14 @@ impl Requests {
     ///
     /// # Errors
     /// `Exists`: it was sealed. `Failed`: patience is over.
-    pub fn put(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
+    pub fn put(&self, key: &str, body: &Bytes) -> Result<(), StoreError> {
         self.insist(("put", key), self.write_patience, |store| {
             match store.create(key, body) {
                 // A seal is there already, or a part: the caller lists what is there.
                 Err(StoreError::Exists) if body.is_empty() => Err(StoreError::Exists),
                 Err(StoreError::Exists) => match store.get(key, body.len().max(COMPARED_MAX))? {
                     // Not by its length: a copy of this process, as a restored virtual machine has one, writes other bytes.
-                    Some((found, _)) if found == body => Ok(()),
+                    Some((found, _)) if found == *body => Ok(()),
                     Some(_) => Err(StoreError::Exists),
                     // Another request for the object is under way, perhaps an earlier one of this process.
                     None => Err(StoreError::Failed("another request for the object is under way".into())),
@@ -171,6 +214,14 @@ impl Requests {
     /// `Failed`: patience is over.
     pub fn list(&self, prefix: &str, after: &str) -> Result<Vec<crate::Listed>, StoreError> {
         self.insist(("list", prefix), self.read_patience, |store| store.list(prefix, after))
+    }
+
+    /// What is one level below a prefix.
+    ///
+    /// # Errors
+    /// `Failed`: patience is over.
+    pub fn list_children(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        self.insist(("list", prefix), self.read_patience, |store| store.list_children(prefix))
     }
 
     /// Removes all objects of a filling, and the table of that name. One attempt.
@@ -247,7 +298,7 @@ impl Workers {
         // Reads do not wait for writes that the store does not take. Fewer threads are slower, and none is as good as one.
         let mut threads: Vec<_> = (0..count).filter_map(|_| spawn(false).ok()).collect();
         let writes = !threads.is_empty();
-        threads.extend((0..count * 2).filter_map(|_| spawn(true).ok()));
+        threads.extend((0..count).filter_map(|_| spawn(true).ok()));
         Workers { threads, shared, writes }
     }
 
@@ -385,7 +436,7 @@ impl Shared {
     }
 
     fn put(&self, ticket: u64, key: &str, body: Arc<Body>) {
-        let outcome = self.requests.put(key, &body.bytes);
+        let outcome = self.requests.put(key, &Body::content(&body));
         let mut queue = self.queue.lock();
         queue.under_way.remove(&ticket);
         match outcome {
@@ -426,18 +477,33 @@ mod tests {
     use crate::filling::Filling;
     use crate::memory::{Fate, MemoryStore};
 
+    fn new_requests(store: MemoryStore, patience: Duration) -> Requests {
+        let store = Arc::new(Tally::new(Arc::new(store)));
+        Requests::new(store, Duration::from_millis(50), (patience, patience))
+    }
+
     fn requests(store: MemoryStore) -> Arc<Requests> {
-        Arc::new(Requests::new(Arc::new(Tally::new(Arc::new(store))), Duration::ZERO, Duration::ZERO))
+        Arc::new(new_requests(store, Duration::ZERO))
     }
 
     #[test]
     fn only_the_same_content_is_an_earlier_attempt() {
         let store = MemoryStore::default();
         let requests = requests(store.client(None));
-        assert_eq!((requests.put("a", b"one"), requests.put("a", b"one")), (Ok(()), Ok(())));
-        assert_eq!(requests.put("a", b"two"), Err(StoreError::Exists), "that of a copy of this process");
-        assert_eq!((requests.put("b", b""), requests.put("b", b"")), (Ok(()), Err(StoreError::Exists)));
-        assert_eq!(requests.put("b", b"one"), Err(StoreError::Exists), "sealed");
+        assert_eq!(
+            (requests.put("a", &Bytes::from_static(b"one")), requests.put("a", &Bytes::from_static(b"one"))),
+            (Ok(()), Ok(()))
+        );
+        assert_eq!(
+            requests.put("a", &Bytes::from_static(b"two")),
+            Err(StoreError::Exists),
+            "that of a copy of this process"
+        );
+        assert_eq!(
+            (requests.put("b", &Bytes::from_static(b"")), requests.put("b", &Bytes::from_static(b""))),
+            (Ok(()), Err(StoreError::Exists))
+        );
+        assert_eq!(requests.put("b", &Bytes::from_static(b"one")), Err(StoreError::Exists), "sealed");
     }
 
     #[test]
@@ -462,10 +528,28 @@ mod tests {
     }
 
     #[test]
+    fn one_request_that_fails_is_no_reason_to_give_the_store_up() {
+        let client = MemoryStore::default()
+            .client(Some(Box::new(|_, _, key| if key == "bad" { Fate::Fails } else { Fate::Succeeds })));
+        let hour = Duration::from_secs(3600);
+        let requests = new_requests(client, hour);
+        requests.hurry(Duration::from_millis(200));
+        std::thread::scope(|scope| {
+            let bad = scope.spawn(|| requests.get("bad", 1));
+            while !bad.is_finished() {
+                requests.get("good", 1).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(matches!(bad.join().unwrap(), Err(StoreError::Failed(_))));
+        });
+        assert_eq!(requests.get("good", 1), Ok(None));
+    }
+
+    #[test]
     fn a_store_that_is_away_is_waited_for_until_the_pool_is_closed() {
         let hour = Duration::from_secs(3600);
         let client = MemoryStore::default().client(Some(Box::new(|_, _, _| Fate::Fails)));
-        let requests = Arc::new(Requests::new(Arc::new(Tally::new(Arc::new(client))), hour, hour));
+        let requests = Arc::new(new_requests(client, hour));
         let workers = Workers::start(Arc::clone(&requests), 2, 1);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -484,7 +568,11 @@ mod tests {
             requests.hurry(Duration::from_millis(20));
             assert!(writer.join().unwrap().is_err());
         });
+        // The others are not even sent.
+        let asked = requests.store().counts().get;
+        assert!(matches!(requests.get("x", 1), Err(StoreError::GivenUp(_))));
+        assert_eq!(requests.store().counts().get, asked);
         requests.close();
-        assert!(requests.put("later", b"x").is_err(), "nor is anything else");
+        assert!(requests.put("later", &Bytes::from_static(b"x")).is_err(), "nor is anything else");
     }
 }

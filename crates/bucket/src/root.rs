@@ -88,7 +88,7 @@ impl ZoneEntry {
             part
         });
         let end = if self.is_complete { End::Sealed } else { End::Unknown };
-        Filling { id: self.id, parts: parts.collect(), tail: Vec::new(), end }
+        Filling::of(self.id, parts.collect(), end)
     }
 }
 
@@ -105,19 +105,6 @@ pub struct TableId(pub FillingId);
 impl TableId {
     pub fn key(self) -> String {
         format!("table/{}", self.0)
-    }
-
-    /// What the names of all tables of an opener begin with.
-    pub fn prefix_of(opener: u64) -> String {
-        format!("table/{opener:016x}/")
-    }
-
-    /// The table of this name.
-    pub fn parse(key: &str) -> Option<TableId> {
-        let (opener, number) = key.strip_prefix("table/")?.split_once('/')?;
-        let parse = |word: &str| u64::from_str_radix(word, 16).ok();
-        let id = TableId(FillingId { opener: parse(opener)?, number: parse(number)? });
-        (id.key() == key).then_some(id)
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::credentials::ProfileFile;
 use crate::location::Location;
 use crate::store::{Listed, Store, StoreError, Version};
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
@@ -63,14 +64,23 @@ impl S3Store {
             };
             given.or_else(variable)
         };
-        let client = match setting("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]) {
-            Some(endpoint) => {
-                let is_plain = endpoint.starts_with("http://");
-                builder = builder.with_endpoint(endpoint);
-                client.with_allow_http(is_plain)
+        let endpoint = setting("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
+        let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let client = client.with_allow_http(is_plain);
+        if let Some(endpoint) = endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+        // The hash of what is put costs both sides more than all else. TLS guards the line as well.
+        let is_signed = match setting("payload", &[]).as_deref() {
+            Some("signed") => true,
+            Some("unsigned") => false,
+            Some(other) => {
+                let text = format!("payload={other}: expected signed or unsigned");
+                return Err(StoreError::Failed(text));
             }
-            None => client,
+            None => is_plain,
         };
+        builder = builder.with_unsigned_payload(!is_signed);
         let region = setting("region", &["AWS_REGION", "AWS_DEFAULT_REGION"]);
         builder = builder.with_region(region.unwrap_or_else(|| "us-east-1".into()));
         let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
@@ -90,6 +100,13 @@ impl S3Store {
         Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
     }
 
+    /// The name below the prefix.
+    fn key(&self, path: &Path) -> Option<String> {
+        let own = self.prefix.as_ref().len();
+        let skip = if own == 0 { 0 } else { own + 1 };
+        path.as_ref().get(skip..).map(str::to_owned)
+    }
+
     /// Waits for a request that carries so many bytes.
     fn wait<T>(&self, bytes: u64, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let limit = TIMEOUTS.1 + Duration::from_secs(bytes / SPEED_MIN);
@@ -101,11 +118,10 @@ impl S3Store {
             .block_on(async { tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(late())) })
     }
 
-    fn put(&self, key: &str, body: &[u8], mode: PutMode) -> Result<Version, Error> {
-        let payload = PutPayload::from(body.to_vec());
-        let path = self.path(key);
+    fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<Version, Error> {
+        let (path, len) = (self.path(key), body.len() as u64);
         let result =
-            self.wait(body.len() as u64, self.client.put_opts(&path, payload, PutOptions::from(mode)))?;
+            self.wait(len, self.client.put_opts(&path, PutPayload::from(body), PutOptions::from(mode)))?;
         let no_tag = || Error::Generic { store: "S3", source: "the store sent no ETag".into() };
         Ok(Version(result.e_tag.ok_or_else(no_tag)?))
     }
@@ -116,8 +132,8 @@ impl Store for S3Store {
         &self.url
     }
 
-    fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
-        self.put(key, body, PutMode::Create).map(drop).map_err(|error| match error {
+    fn create(&self, key: &str, body: &Bytes) -> Result<(), StoreError> {
+        self.put(key, body.clone(), PutMode::Create).map(drop).map_err(|error| match error {
             Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::Exists,
             error => failed(&error),
         })
@@ -128,7 +144,7 @@ impl Store for S3Store {
             None => PutMode::Create,
             Some(Version(tag)) => PutMode::Update(UpdateVersion { e_tag: Some(tag.clone()), version: None }),
         };
-        self.put(key, body, mode).map_err(|error| match (error, expected) {
+        self.put(key, Bytes::copy_from_slice(body), mode).map_err(|error| match (error, expected) {
             (Error::AlreadyExists { .. } | Error::Precondition { .. }, None) => StoreError::Changed,
             (Error::Precondition { .. } | Error::NotFound { .. }, Some(_)) => StoreError::Changed,
             // Another request for the object is under way.
@@ -202,15 +218,21 @@ impl Store for S3Store {
             after => self.client.list_with_offset(Some(&path), &self.path(after)),
         };
         let found: Vec<_> = self.wait(64 << 20, found.try_collect()).map_err(|error| failed(&error))?;
-        let own = self.prefix.as_ref().len();
-        let skip = if own == 0 { 0 } else { own + 1 };
         let listed = found.into_iter().filter_map(|meta| {
-            let key = meta.location.as_ref().get(skip..)?.to_owned();
+            let key = self.key(&meta.location)?;
             (key.starts_with(prefix) && key.as_str() > after).then_some(Listed { key, len: meta.size })
         });
         let mut listed: Vec<Listed> = listed.collect();
         listed.sort_by(|one, other| one.key.cmp(&other.key));
         Ok(listed)
+    }
+
+    fn list_children(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let path = self.path(prefix);
+        let found = self.client.list_with_delimiter(Some(&path));
+        let found = self.wait(64 << 20, found).map_err(|error| failed(&error))?;
+        let dirs = found.common_prefixes.iter().filter_map(|dir| Some(format!("{}/", self.key(dir)?)));
+        Ok(dirs.chain(found.objects.iter().filter_map(|meta| self.key(&meta.location))).collect())
     }
 
     fn delete(&self, keys: &[String]) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@
 //!
 //! A request that fails may have been carried out nevertheless, or may still be. Callers must be right in both cases.
 
+use bytes::Bytes;
 use std::fmt;
 
 /// One version of an object, as the store tells versions apart (an ETag, for instance). It never comes again.
@@ -24,6 +25,8 @@ pub enum StoreError {
     Missing,
     /// What was put may be lost, and no later request shows whether it is: a sync failed. Never repeated.
     Unsynced(String),
+    /// It did not answer for as long as it was waited for, and is asked for nothing any more.
+    GivenUp(String),
     /// Anything else: the store could not be reached, refused, or broke off. The text is for administrators.
     Failed(String),
 }
@@ -34,7 +37,9 @@ impl fmt::Display for StoreError {
             StoreError::Exists => f.write_str("an object of that name exists"),
             StoreError::Changed => f.write_str("another client has replaced the object"),
             StoreError::Missing => f.write_str("no such object"),
-            StoreError::Failed(text) | StoreError::Unsynced(text) => f.write_str(text),
+            StoreError::Failed(text) | StoreError::Unsynced(text) | StoreError::GivenUp(text) => {
+                f.write_str(text)
+            }
         }
     }
 }
@@ -59,7 +64,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// `Exists`; `Failed` or `Unsynced`: then it may exist all the same.
-    fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError>;
+    fn create(&self, key: &str, body: &Bytes) -> Result<(), StoreError>;
 
     /// Replaces the version `expected` of an object, or makes the object if `expected` is `None`. It is durable on
     /// return.
@@ -92,6 +97,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// `Failed`.
     fn list(&self, prefix: &str, after: &str) -> Result<Vec<Listed>, StoreError>;
+
+    /// What is one level below a prefix that ends in a slash, in any order: objects, and prefixes of others, which end in a slash.
+    ///
+    /// # Errors
+    /// `Failed`.
+    fn list_children(&self, prefix: &str) -> Result<Vec<String>, StoreError>;
 
     /// Removes objects. One that does not exist counts as removed.
     ///

@@ -1,6 +1,7 @@
 //! A store that counts what is asked of it: stores are paid by the request.
 
 use crate::store::{Listed, Store, StoreError, Version};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::RequestCounts;
@@ -68,7 +69,7 @@ impl Store for Tally {
         self.below.url()
     }
 
-    fn create(&self, key: &str, body: &[u8]) -> Result<(), StoreError> {
+    fn create(&self, key: &str, body: &Bytes) -> Result<(), StoreError> {
         add_bytes(&self.counters.put_bytes, body.len());
         self.count(&self.counters.put, 1, self.below.create(key, body))
     }
@@ -100,6 +101,12 @@ impl Store for Tally {
         self.count(&self.counters.list, pages, outcome)
     }
 
+    fn list_children(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let outcome = self.below.list_children(prefix);
+        let pages = outcome.as_ref().map_or(1, |found| found.len().div_ceil(NAMES_PER_REQUEST).max(1));
+        self.count(&self.counters.list, pages, outcome)
+    }
+
     fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
         let requests = keys.len().div_ceil(NAMES_PER_REQUEST);
         self.count(&self.counters.delete, requests, self.below.delete(keys))
@@ -117,9 +124,13 @@ mod tests {
         let fails_third =
             |number: u64, _: Request, _: &str| if number == 2 { Fate::Fails } else { Fate::Succeeds };
         let tally = Tally::new(Arc::new(store.client(Some(Box::new(fails_third)))));
-        tally.create("a", b"123").unwrap();
-        assert_eq!(tally.create("a", b"123"), Err(StoreError::Exists), "an answer, no failure");
-        assert!(tally.create("b", b"1").is_err());
+        tally.create("a", &Bytes::from_static(b"123")).unwrap();
+        assert_eq!(
+            tally.create("a", &Bytes::from_static(b"123")),
+            Err(StoreError::Exists),
+            "an answer, no failure"
+        );
+        assert!(tally.create("b", &Bytes::from_static(b"1")).is_err());
         let mut buf = [0; 2];
         tally.read("a", 1, &mut buf).unwrap();
         assert!(tally.get("a", 10).unwrap().is_some());

@@ -65,8 +65,8 @@ pub struct ServePlan {
     pub first: MountSpec,
     pub import: ImportOptions,
     pub memory: MemoryBudget,
-    /// Bytes of the ring in which a mount keeps changes for a successor. 0: none is kept.
-    pub ring_bytes: usize,
+    /// Whether mounts keep changes for a successor.
+    pub is_crashproof: bool,
     /// How often to look for a newer state, which another machine has written.
     pub follow: Option<Duration>,
     /// Where births and frees of blocks are recorded, for a replay.
@@ -341,11 +341,13 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     let import = ImportOptions { expects_changes: !kept.is_empty(), ..plan.import.clone() };
     let open_pool = OpenPool::open_known(&plan.target, &import, known.unwrap_or_default())?;
     let open_pool = kept.replay(open_pool, plan.inherited.as_mut())?;
-    open_pool.ring_bytes.store(plan.ring_bytes, Ordering::Relaxed);
     open_pool.request_threads.store(plan.memory.request_threads(), Ordering::Relaxed);
     let pool = Arc::clone(&open_pool.pool);
     let is_bucket = |device: &Arc<dyn Device>| device.info().kind == DeviceKind::Bucket;
-    if plan.follow.is_some() && !pool.device_handles().iter().any(is_bucket) {
+    let is_far = pool.device_handles().iter().any(is_bucket);
+    let ring_bytes = if plan.is_crashproof { plan.memory.ring_bytes(is_far) } else { 0 };
+    open_pool.ring_bytes.store(ring_bytes, Ordering::Relaxed);
+    if plan.follow.is_some() && !is_far {
         pool.abandon();
         let (expected, found) = ("a pool in an object store", "one on devices of this machine");
         return Err(Failure::refused("mount option \"follow\"", expected, found, "omit follow"));

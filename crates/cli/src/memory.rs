@@ -31,6 +31,8 @@ pub const BYTES_MIN: u64 = 128 << 20;
 /// Bounds of [`MemoryBudget::ring_bytes`].
 const RING_BYTES_LEAST: usize = 16 << 20;
 const RING_BYTES_MOST: usize = 128 << 20;
+/// The same if a commit takes several requests to an object store: then each should hold more.
+const RING_BYTES_MOST_FAR: usize = 512 << 20;
 /// What each thread of a mount reads a request into.
 const REQUEST_BUFFER_BYTES: u64 = 1 << 20;
 /// Fewest threads of a mount without the option `threads`.
@@ -92,8 +94,9 @@ impl MemoryBudget {
     }
 
     /// Bytes of the ring in which a mount keeps changes for a successor of its server.
-    pub fn ring_bytes(self) -> usize {
-        usize::try_from(self.0 / 8).unwrap_or(usize::MAX).clamp(RING_BYTES_LEAST, RING_BYTES_MOST)
+    pub fn ring_bytes(self, is_far: bool) -> usize {
+        let most = if is_far { RING_BYTES_MOST_FAR } else { RING_BYTES_MOST };
+        usize::try_from(self.0 / 8).unwrap_or(usize::MAX).clamp(RING_BYTES_LEAST, most)
     }
 
     /// Threads whose buffers for requests take a 32nd of the memory.

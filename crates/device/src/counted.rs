@@ -135,6 +135,11 @@ impl Layer for Counters {
         let done = below.flush();
         self.count((&self.flushes, &self.write_errors), None, done)
     }
+
+    fn on_order(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        let done = below.order();
+        self.count((&self.flushes, &self.write_errors), None, done)
+    }
 }
 
 #[cfg(test)]

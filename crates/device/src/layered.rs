@@ -43,6 +43,11 @@ pub trait Layer: Send + Sync {
     fn on_flush(&self, below: &dyn Device) -> Result<(), DeviceError> {
         below.flush()
     }
+
+    /// Handles [`Device::order`].
+    fn on_order(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        below.order()
+    }
 }
 
 /// A device with a layer over it.
@@ -106,6 +111,10 @@ impl<L: Layer> Device for Layered<L> {
 
     fn flush(&self) -> Result<(), DeviceError> {
         self.layer.on_flush(&*self.below)
+    }
+
+    fn order(&self) -> Result<(), DeviceError> {
+        self.layer.on_order(self.below.as_ref())
     }
 
     fn host_free_bytes(&self) -> Option<u64> {

@@ -55,5 +55,5 @@ pub use mount_table::unescape_field;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
 pub use schedule::{lower_priority, set_batch_policy, set_short_slice, sleep_exactly};
 pub use sim::{Fault, FaultId, SimConfig, SimDevice, Survival};
-pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, RequestCounts, ZoneReport, ZoneState};
+pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, GivenUp, RequestCounts, ZoneReport, ZoneState};
 pub use zoned::ZonedDevice;

@@ -182,7 +182,25 @@ impl DeviceError {
     pub fn is_stale(&self) -> bool {
         matches!(self, DeviceError::Io { source, .. } if source.kind() == io::ErrorKind::StaleNetworkFileHandle)
     }
+
+    /// The device will not be asked again: see [`GivenUp`].
+    pub fn is_given_up(&self) -> bool {
+        matches!(self, DeviceError::Io { source, .. } if source.get_ref().is_some_and(|inner| inner.is::<GivenUp>()))
+    }
 }
+
+/// The source of an error of a device that did not answer for as long as [`Device::hurry`] allowed: nothing is read or written any
+/// more. Says what the last failure was.
+#[derive(Debug)]
+pub struct GivenUp(pub String);
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GivenUp {}
 
 impl std::error::Error for DeviceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -244,6 +262,12 @@ pub trait Device: Send + Sync {
     /// unknown what reached the medium, so the caller must not continue as if nothing had happened.
     fn flush(&self) -> Result<(), DeviceError>;
 
+    /// A weaker barrier: what was written before the call is durable before what is written after it, but a crash may lose both until
+    /// the next [`flush`](Device::flush). Final when it fails, as that is.
+    fn order(&self) -> Result<(), DeviceError> {
+        self.flush()
+    }
+
     /// Bytes that the host file system can still allocate for a sparse file. `None` if only the zones bound what can
     /// be written.
     fn host_free_bytes(&self) -> Option<u64> {
@@ -269,7 +293,7 @@ pub trait Device: Send + Sync {
     /// lies in an object store.
     fn set_retention(&self, _time: Duration) {}
 
-    /// A store that does not answer is waited for no longer than this from now on: the pool is being closed.
+    /// The pool is being closed. A store that does not answer is waited for no longer than this from now on, and then given up.
     fn hurry(&self, _patience: Duration) {}
 
     /// Bounds the memory of writes that are under way, in bytes, as far as the device can.

@@ -823,7 +823,9 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
                 zone.capacity
             }
         };
-        if at < zone.claimed {
+        // It was reset before the crash, and the record of the reset was lost. It is reset again.
+        let was_reset = at == 0 && matches!(zone.phase, Phase::Emptied(_));
+        if at < zone.claimed && !was_reset {
             log::error!("{home} damaged: write pointer at {at}, but {} bytes were committed", zone.claimed);
         }
         let fits = at >= zone.claimed && at < zone.capacity;
@@ -874,6 +876,7 @@ pub(crate) fn assemble(
         recorder: Recorder::default(),
         client: Mutex::default(),
         sampling_reset_wanted: AtomicBool::new(false),
+        closes_far: AtomicBool::new(false),
         sync_thread: Mutex::default(),
         env,
     };

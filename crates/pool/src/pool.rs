@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrane_cache::parts::PART_CACHE_DIVISOR;
-use terrane_device::Device;
+use terrane_device::{Device, DeviceKind};
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::label::Label;
 use terrane_format::rows::Phase;
@@ -80,6 +80,8 @@ pub struct Pool {
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     /// Forget what earlier overwrites held; it says nothing of the next ones.
     pub(crate) sampling_reset_wanted: AtomicBool,
+    /// It is being exported, and each txg takes several requests to an object store: none does more than it must.
+    pub(crate) closes_far: AtomicBool,
     pub(crate) holds: Holds,
     pub(crate) log: LogState,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -201,6 +203,11 @@ impl Pool {
 
     pub(crate) fn threaded(&self) -> bool {
         self.env.workers() > 0
+    }
+
+    /// Whether it lies in an object store, so that a commit waits for several answers.
+    pub(crate) fn is_far(&self) -> bool {
+        self.store.devices.all().iter().any(|(_, device)| device.info().kind == DeviceKind::Bucket)
     }
 
     /// Stops the pool because a txg could not be committed. The state in memory may differ from the device in
@@ -338,6 +345,14 @@ impl Pool {
 
     fn commit_for_export(self: &Arc<Self>) -> Result<(), PoolError> {
         self.close_log();
+        if self.is_far() {
+            // The next import resets emptied zones as well.
+            self.closes_far.store(true, Ordering::Relaxed);
+            self.want_checkpoint();
+            self.commit_txg(self.admission.open())?;
+            self.end_unused_features()?;
+            return self.write_clean_uberblock();
+        }
         self.commit()?;
         // Empty txgs reset the emptied zones, so that their space is given back before the export. Then comes
         // the checkpoint.
@@ -350,6 +365,10 @@ impl Pool {
         self.end_unused_features()?;
         self.want_checkpoint();
         self.commit_txg(self.admission.open())?;
+        self.write_clean_uberblock()
+    }
+
+    fn write_clean_uberblock(&self) -> Result<(), PoolError> {
         let mut st = self.sync.lock();
         let last = st.history.last();
         match last {

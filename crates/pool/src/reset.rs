@@ -7,6 +7,7 @@
 //! Invariant: a zone counts as empty only if it takes writes, as far as its device has reported.
 
 use crate::pool::{Pool, SyncState};
+use std::sync::atomic::Ordering;
 use terrane_device::Device;
 use terrane_format::record::Home;
 use terrane_format::rows::Phase;
@@ -19,6 +20,10 @@ use terrane_wire::ZoneSeq;
 impl Pool {
     /// Resets zones without live blocks whose emptying is older than any txg that can be rolled back to.
     pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
+        // No txg may follow that records it. The next import does it.
+        if self.closes_far.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let ready: Vec<(ZoneSeq, Replicas)> = {
             let tables = self.store.tables.read();
             let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.history.oldest);

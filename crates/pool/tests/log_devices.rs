@@ -349,6 +349,10 @@ impl Layer for AtFlush {
         act.into_iter().for_each(|act| act());
         below.flush()
     }
+
+    fn on_order(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        self.on_flush(below)
+    }
 }
 
 #[test]

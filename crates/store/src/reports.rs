@@ -90,7 +90,8 @@ impl Reports {
 
     /// Waits before the next attempt of a failed read. `Err`: there is none.
     pub fn wait_for_device(&self, tries: &mut ReadAttempts, error: PoolError) -> Result<(), PoolError> {
-        if !ReadRetry::is_unlimited() || self.check_running().is_err() {
+        let is_given_up = matches!(&error, PoolError::Device(device) if device.is_given_up());
+        if !ReadRetry::is_unlimited() || is_given_up || self.check_running().is_err() {
             return Err(error);
         }
         let now = self.env.monotonic_ns();

@@ -62,9 +62,22 @@ impl ZoneStore {
 
     /// Flushes every device. One failure is final, whatever the other devices say: how much of a txg the device holds is unknown.
     pub fn flush(&self, side_by_side: bool) -> Result<(), PoolError> {
+        self.on_all(side_by_side, &|device| device.flush())
+    }
+
+    /// The weaker barrier, [`Device::order`], for every device.
+    pub fn order(&self, side_by_side: bool) -> Result<(), PoolError> {
+        self.on_all(side_by_side, &|device| device.order())
+    }
+
+    fn on_all(
+        &self,
+        side_by_side: bool,
+        flush: &(dyn Fn(&dyn Device) -> Result<(), DeviceError> + Sync),
+    ) -> Result<(), PoolError> {
         let devices = self.devices.all();
         let flush =
-            |device: &dyn Device| self.counters.record_duration(&self.counters.flush, || device.flush());
+            |device: &dyn Device| self.counters.record_duration(&self.counters.flush, || flush(device));
         if devices.len() == 1 || !side_by_side {
             return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
         }

@@ -200,7 +200,7 @@ impl Admission {
         *self.space.lock()
     }
 
-    /// Bounds dirty data by what the last txg took in half a second.
+    /// Bounds dirty data by what the device takes in a while, as the last txg showed.
     pub fn set_dirty_max(&self, bytes: u64) {
         let mut max = self.dirty_max.lock();
         *max = bytes.max(DIRTY_MIN).min(self.dirty_budget.load(Ordering::Relaxed));

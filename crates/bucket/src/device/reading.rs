@@ -1,10 +1,11 @@
 //! Reads: from memory, from pieces that were prefetched, or from objects.
 
-use super::{BucketDevice, PARTS_AHEAD, SMALL_PART_BYTES, io_error};
-use crate::ahead::{AHEAD, Ahead, PIECE, PieceId};
+use super::{BucketDevice, PARTS_AHEAD, request_error};
+use crate::ahead::{Ahead, PIECE, PieceId, ROW_MAX, Run, SMALL_PART_BYTES};
 use crate::filling::{End, Filling, FillingId, Part};
 use crate::requests::Requests;
 use crate::store::StoreError;
+use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use terrane_device::{DeviceError, OpenMode};
@@ -16,7 +17,7 @@ impl BucketDevice {
         let anchors = self.anchors.lock();
         let content = anchors.content.get(zone.0 as usize).map_or(&[][..], Vec::as_slice);
         let content = usize::try_from(offset).ok().and_then(|at| content.get(at..)).unwrap_or(&[]);
-        buf.iter_mut().zip(content).for_each(|(to, from)| *to = *from);
+        copy_start(buf, content);
     }
 
     pub(super) fn read_zone(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
@@ -37,9 +38,8 @@ impl BucketDevice {
                 // Behind all parts, so in the tail or never written.
                 let tail = at.checked_sub(filling.parts_end()).and_then(|at| usize::try_from(at).ok());
                 let tail = tail.and_then(|at| filling.tail.get(at..)).unwrap_or(&[]);
-                let len = tail.len().min(rest.len());
-                rest.fill(0);
-                rest.iter_mut().zip(tail.iter().take(len)).for_each(|(to, from)| *to = *from);
+                let copied = copy_start(rest, tail);
+                rest.iter_mut().skip(copied).for_each(|byte| *byte = 0);
                 break;
             };
             let inside = at - part.start;
@@ -51,13 +51,12 @@ impl BucketDevice {
                         .ok()
                         .and_then(|inside| body.bytes.get(inside..))
                         .unwrap_or(&[]);
-                    piece.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                    copy_start(piece, from);
                 }
                 None => {
-                    let (id, part, next) =
-                        (filling.id, part.clone(), filling.parts_behind(part, PARTS_AHEAD));
+                    let (id, part, near) = (filling.id, part.clone(), Near::of(filling, part));
                     drop(slot);
-                    self.read_part(id, (&part, &next), inside, piece)
+                    self.read_part(id, (&part, &near), inside, piece)
                         .map_err(|error| self.read_error(zone, at, &error))?;
                 }
             }
@@ -73,49 +72,52 @@ impl BucketDevice {
             let source = io::Error::new(io::ErrorKind::StaleNetworkFileHandle, text);
             return DeviceError::Io { zone: Some(zone), offset, op: "read", source };
         }
-        io_error(Some(zone), offset, "read", error)
+        request_error(Some(zone), offset, "read", error)
     }
 
     /// Reads from a part that the store has.
     fn read_part(
         &self,
         id: FillingId,
-        (part, next): (&Part, &[Part]),
+        (part, near): (&Part, &Near),
         inside: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
+        let ahead = self.ahead.note(id, part.start + inside, buf.len() as u64);
         // Small parts are what a commit or an fsync left. They are read as a whole, and kept: import and lookups read on in them.
-        let reads_on = self.ahead.note(id, part.start + inside, buf.len() as u64);
-        if !(reads_on || part.len <= SMALL_PART_BYTES)
+        let number = inside / PIECE;
+        let is_known = || self.ahead.is_known(PieceId { filling: id, start: part.start, number });
+        if !(ahead.is_some() || part.len <= SMALL_PART_BYTES || is_known())
             || !self.workers.has_threads()
             || buf.len() as u64 > PIECE
         {
             return self.requests.read(&id.key(part.start), inside, buf);
         }
-        let last = (inside + buf.len() as u64).saturating_sub(1) / PIECE;
-        let pieces_of = |part: &Part, from: u64| {
-            let (start, len) = (part.start, part.len);
-            (from..len.div_ceil(PIECE)).map(move |number| (PieceId { filling: id, start, number }, len))
-        };
-        let behind = next.iter().filter(|part| part.is_gone_from_here()).flat_map(|part| pieces_of(part, 0));
-        let ahead = if reads_on { AHEAD } else { 0 };
-        for (piece, len) in pieces_of(part, last + 1).chain(behind).take(ahead) {
-            if self.ahead.queue(piece) {
-                let (requests, ahead) = (Arc::clone(&self.requests), Arc::clone(&self.ahead));
-                self.workers.fetch(Box::new(move || {
-                    if ahead.begin(piece) {
-                        // A reader that needs it will find out what is wrong.
-                        let _ = fetch(&requests, &ahead, piece, len);
-                    }
-                }));
+        let is_missing = |part: &&Part| part.is_gone_from_here();
+        if part.len <= SMALL_PART_BYTES {
+            let first = PieceId { filling: id, start: part.start, number: 0 };
+            if let Some((follow, count)) = self.ahead.note_small(first, part.len) {
+                let next = if follow { &near.behind } else { &near.before };
+                let small = next.iter().take_while(|part| part.len <= SMALL_PART_BYTES).filter(is_missing);
+                let pieces = small.map(|part| (PieceId { start: part.start, ..first }, part.len));
+                self.request(self.ahead.queue(pieces, count));
             }
+        } else if let Some(window) = ahead {
+            let last = (inside + buf.len() as u64).saturating_sub(1) / PIECE;
+            let pieces_of = |part: &Part, from: u64| {
+                let (start, len) = (part.start, part.len);
+                (from..len.div_ceil(PIECE)).map(move |number| (PieceId { filling: id, start, number }, len))
+            };
+            let behind = near.behind.iter().filter(is_missing).take(PARTS_AHEAD);
+            let behind = behind.flat_map(|part| pieces_of(part, 0));
+            self.request(self.ahead.queue(pieces_of(part, last + 1).chain(behind), window));
         }
         let (mut at, mut rest) = (inside, buf);
         while !rest.is_empty() {
             let piece = PieceId { filling: id, start: part.start, number: at / PIECE };
             let content = match self.ahead.find(piece) {
                 Some(content) => content,
-                None => fetch(&self.requests, &self.ahead, piece, part.len)?,
+                None => fetch(&self.requests, &self.ahead, &Run::of(piece, part.len))?,
             };
             let from = usize::try_from(at % PIECE).ok().and_then(|from| content.get(from..)).unwrap_or(&[]);
             let len = from.len().min(rest.len());
@@ -123,22 +125,51 @@ impl BucketDevice {
                 return Err(StoreError::Failed("the object ends before".into()));
             }
             let (now, after) = std::mem::take(&mut rest).split_at_mut(len);
-            now.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            copy_start(now, from);
             (rest, at) = (after, at + len as u64);
         }
         Ok(())
     }
-}
 
-/// Requests a piece of a part of `len` bytes.
-fn fetch(requests: &Requests, ahead: &Ahead, piece: PieceId, len: u64) -> Result<Arc<Vec<u8>>, StoreError> {
-    let start = piece.number.saturating_mul(PIECE);
-    let mut content = vec![0; usize::try_from(len.saturating_sub(start).min(PIECE)).unwrap_or(0)];
-    match requests.read(&piece.filling.key(piece.start), start, &mut content) {
-        Ok(()) => Ok(ahead.put(piece, content)),
-        Err(error) => {
-            ahead.give_up(piece);
-            Err(error)
+    /// Has threads request pieces.
+    fn request(&self, runs: Vec<Run>) {
+        for run in runs {
+            let (requests, ahead) = (Arc::clone(&self.requests), Arc::clone(&self.ahead));
+            self.workers.fetch(Box::new(move || {
+                for run in ahead.begin(&run) {
+                    // A reader that needs it will find out what is wrong.
+                    let _ = fetch(&requests, &ahead, &run);
+                }
+            }));
         }
     }
+}
+
+/// Parts that may be read soon.
+struct Near {
+    before: Vec<Part>,
+    behind: Vec<Part>,
+}
+
+impl Near {
+    fn of(filling: &Filling, part: &Part) -> Near {
+        let is_small = part.len <= SMALL_PART_BYTES;
+        let before = if is_small { filling.parts_before(part, ROW_MAX) } else { Vec::new() };
+        Near { before, behind: filling.parts_behind(part, if is_small { ROW_MAX } else { PARTS_AHEAD }) }
+    }
+}
+
+/// Copies as much as both have. Returns how many bytes.
+fn copy_start(to: &mut [u8], from: &[u8]) -> usize {
+    let len = to.len().min(from.len());
+    if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
+        to.copy_from_slice(from);
+    }
+    len
+}
+
+/// Requests pieces of a part.
+fn fetch(requests: &Requests, ahead: &Ahead, run: &Run) -> Result<Bytes, StoreError> {
+    let key = run.first.filling.key(run.first.start);
+    ahead.fetch(run, |offset, buf| requests.read(&key, offset, buf))
 }

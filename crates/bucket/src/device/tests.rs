@@ -10,6 +10,7 @@ fn options() -> Options {
         part_bytes: 16 * UNIT,
         threads: 0,
         parts_max: 4,
+        pause: Duration::from_micros(1),
         write_patience: Duration::ZERO,
         read_patience: Duration::ZERO,
         retention: Duration::ZERO,
@@ -101,11 +102,58 @@ fn objects_of_a_crash_are_found_and_deleted() {
     device.write(ZoneIdx(3), 0, &filled(16, 2)).unwrap();
     assert_eq!(store.list("z/", "").unwrap().len(), 2);
     drop(device);
+    // Requests of processes before it that came late, and what is not ours.
+    let late = ["z/00000000000000ab/0000000001/0000000000", "table/00000000000000ab/0000000002"];
+    let foreign = ["table/notes", "z/0/readme"];
+    for key in late.iter().chain(&foreign) {
+        store.create(key, &Bytes::from_static(b"late")).unwrap();
+    }
     let device = open(&store);
     commit(&device, 2).unwrap();
     // Nothing waits for the search. The next commit makes garbage of what it found.
     commit(&device, 3).unwrap();
+    foreign.iter().for_each(|key| store.tamper(key, |content| assert!(content.take().is_some(), "{key}")));
     assert_eq!(store.list("z/", "").unwrap(), named);
+    assert_eq!(store.list("table/", "").unwrap(), []);
+}
+
+/// What a sweep finds may be what a process has put that is about to replace the root. It is deleted only when that process cannot succeed
+/// any more.
+#[test]
+fn objects_that_another_process_is_about_to_name_are_not_deleted() {
+    for other_is_first in [false, true] {
+        let store = MemoryStore::default();
+        drop(create(&store));
+        let other: Arc<Mutex<Option<BucketDevice>>> = Arc::default();
+        let fates: Fates = Box::new({
+            let (store, other) = (store.client(None), Arc::clone(&other));
+            move |_, kind, _| {
+                if kind == Request::List {
+                    let other = &mut *other.lock();
+                    let device = other.get_or_insert_with(|| open(&store));
+                    device
+                        .write(ZoneIdx(3), device.report(ZoneIdx(3)).unwrap().pointer, &filled(16, 2))
+                        .unwrap();
+                }
+                Fate::Succeeds
+            }
+        });
+        let device =
+            BucketDevice::open(Arc::new(store.client(Some(fates))), OpenMode::ReadWrite, &options()).unwrap();
+        commit(&device, 1).unwrap();
+        let other = other.lock().take().unwrap();
+        assert_eq!(device.remains.lock().len(), 1, "the sweep found it");
+        if other_is_first {
+            commit(&other, 2).unwrap();
+            assert!(commit(&device, 3).is_err());
+            drop(other);
+            assert!(content(&open(&store), 3, 0, UNIT) == filled(1, 2));
+        } else {
+            commit(&device, 3).unwrap();
+            assert!(commit(&other, 2).is_err());
+            assert_eq!(store.list(&format!("z/{:016x}/", other.holder.opener), "").unwrap(), []);
+        }
+    }
 }
 
 #[test]

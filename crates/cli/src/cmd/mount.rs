@@ -449,7 +449,7 @@ fn run_server(
     let mut import = options.import.clone();
     memory.apply_to_import(&mut import);
     let (record, follow) = (options.record.take(), options.follow);
-    let ring_bytes = if options.is_crashproof { memory.ring_bytes() } else { 0 };
+    let is_crashproof = options.is_crashproof;
     let first = MountSpec::of_options(dataset, dir.clone(), options, None);
     let (name, at) = (target.name.clone(), dir.clone());
     let ready = move || {
@@ -467,7 +467,7 @@ fn run_server(
         }
     };
     daemon::serve(
-        ServePlan { target, first, import, memory, ring_bytes, follow, record, metrics, inherited },
+        ServePlan { target, first, import, memory, is_crashproof, follow, record, metrics, inherited },
         registry,
         ready,
     )

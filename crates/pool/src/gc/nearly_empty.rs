@@ -7,6 +7,7 @@
 //! Invariant: a txg does this only if GC is not needed for space, so waiting writers never wait for it.
 
 use crate::mover::Mover;
+use std::sync::atomic::Ordering;
 use terrane_store::PoolError;
 use terrane_txg::collector::{Progress, VICTIMS_MAX};
 
@@ -17,6 +18,9 @@ impl Mover<'_, '_> {
     /// Empties such zones, the emptiest first. If a block cannot be moved it stays, and the zone is tried
     /// again after its next change.
     pub(super) fn collect_nearly_empty(&mut self) -> Result<(), PoolError> {
+        if self.txg_sync.pool.closes_far.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut piece = self.txg_sync.st.collector.copying.piece_bytes();
         for _ in 0..VICTIMS_MAX {
             if self.is_record_full() {

@@ -112,7 +112,12 @@ impl TxgSync<'_> {
         record.log = log.head.clone();
         let own = self.write_record(&mut record)?;
         self.validate_record(&record, &own)?;
-        self.pool.store.flush(self.pool.threaded())?;
+        // The flush of the uberblock makes the txg durable. Until then nothing names what it wrote.
+        match self.pool.store.devices.all().len() {
+            1 => self.pool.store.order(self.pool.threaded())?,
+            // One device may have its uberblock before another one has what it names.
+            _ => self.pool.store.flush(self.pool.threaded())?,
+        }
         self.raise_lease();
         self.update_features()?;
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
@@ -359,8 +364,10 @@ impl TxgSync<'_> {
         // workers busy over a flush. More would let the data leave the processor caches before it is written.
         let taken = device_bytes.max(logical_bytes);
         if taken > 4 << 20 {
-            let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);
-            pool.admission.set_dirty_max(half_second as u64);
+            // A commit to an object store waits for several answers, so it should hold more.
+            let span_ns = if pool.is_far() { 3_000_000_000 } else { 500_000_000 };
+            let in_span = u128::from(taken) * span_ns / u128::from(ns);
+            pool.admission.set_dirty_max(u64::try_from(in_span).unwrap_or(u64::MAX));
         }
         Ok(())
     }

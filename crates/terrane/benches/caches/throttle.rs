@@ -71,6 +71,10 @@ impl Layer for Throttle {
         self.serve(data.len(), || below.write(zone, offset, data))
     }
 
+    fn on_order(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        self.on_flush(below)
+    }
+
     fn on_flush(&self, _below: &dyn Device) -> Result<(), DeviceError> {
         // The layer below is memory of the host; a real drive of this speed would only flush its own cache.
         Ok(())
