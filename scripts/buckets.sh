@@ -159,6 +159,34 @@ check_store_away() {
     cmp "$work/expected" "$mnt/file"
 }
 
+# A pool is unmounted while its store is away: that ends, says that not all is committed, and what was synced is there afterwards.
+check_umount_away() {
+    [ -n "${GATEWAY:-}" ] || skip 'no server to end'
+    local pid said began
+    cp -a "$tree" "$mnt/tree"
+    "$terrane" sync p
+    head -c 3M /dev/urandom >"$work/expected"
+    dd if="$work/expected" of="$mnt/synced" bs=1M conv=fsync status=none
+    pid=$(server)
+    # So that the commit has to read.
+    "$terrane" umount "$mnt"
+    "$terrane" mount p "$mnt"
+    pid=$(server)
+    dd if="$work/expected" of="$mnt/again" bs=1M conv=fsync status=none
+    kill "$(cat "$GATEWAY_PID")"
+    rm -r "$mnt/tree" 2>/dev/null || true
+    echo lost >"$mnt/not-synced" || true
+    began=$SECONDS
+    ! said=$("$terrane" umount "$mnt" 2>&1) || { say "    unmounted as if all were committed"; return 1; }
+    [ $((SECONDS - began)) -lt 90 ] || { say "    it took $((SECONDS - began)) s"; return 1; }
+    grep -q 'not all is committed' <<<"$said" || { say "    said: $said"; return 1; }
+    ! kill -0 "$pid" 2>/dev/null || { say "    the server goes on"; return 1; }
+    bash "$GATEWAY"
+    "$terrane" mount p "$mnt"
+    cmp "$work/expected" "$mnt/synced"
+    cmp "$work/expected" "$mnt/again"
+}
+
 # A read-only mount and a check change nothing.
 check_read_only() {
     cp -a "$tree" "$mnt/tree"
@@ -224,6 +252,6 @@ check_follow() {
 
 all=(check_two_machines check_take_over check_killed_server check_space check_read_only check_follow)
 # A directory does not go away.
-[ -z "${GATEWAY:-}" ] || all+=(check_store_away)
+[ -z "${GATEWAY:-}" ] || all+=(check_store_away check_umount_away)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

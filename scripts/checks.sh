@@ -35,9 +35,12 @@ end_started() {
         read -r pid time <<<"$one"
         [ -z "$time" ] || [ "$(began "$pid")" != "$time" ] || kill -9 -- "$pid" 2>/dev/null || true
     done
-    ! is_mounted "$work/ext4" || umount -l "$work/ext4"
+    # Other mounts of the check: those of other machines, and an ext4. The last one may lie in another.
+    local dir device
+    for dir in $(awk -v work="$work/" -v mnt="$mnt" 'index($5, work) == 1 && index($5 "/", mnt "/") != 1 { print $5 }' /proc/self/mountinfo | tac); do
+        unmount "$dir"
+    done
     # One that is still in use goes with its last user.
-    local device
     for device in $(losetup -n -O NAME -j "$work/loop.img" 2>/dev/null); do losetup -d "$device"; done
 }
 running=

@@ -45,6 +45,8 @@ const OPEN_ZONES: usize = 16;
 const PART_BYTES_MIN: usize = 1 << 20;
 /// Parts that a reader in order may soon reach, beside its own.
 const PARTS_AHEAD: usize = 8;
+/// What a search for objects that nothing names takes from the budget.
+const SWEEP_REQUESTS: u64 = 16;
 /// How often objects that nothing names are looked for, in seconds.
 const SWEEP_SECONDS: u64 = 24 * 3600;
 /// Threads that look for the ends of fillings.
@@ -697,6 +699,14 @@ impl Device for BucketDevice {
         {
             self.delete_garbage(&committed.garbage);
         }
+    }
+
+    fn set_request_budget(&self, per_hour: u64) {
+        self.requests.set_budget(per_hour);
+    }
+
+    fn may_spend(&self, requests: u64) -> bool {
+        self.requests.may_spend(requests)
     }
 
     fn hurry(&self, patience: Duration) {

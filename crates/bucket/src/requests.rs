@@ -19,6 +19,10 @@ use terrane_device::monotonic_ns;
 
 /// The longest pause before a request is repeated.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A filling is listed, and its objects are deleted.
+const DELETE_REQUESTS: u64 = 2;
+/// How long a deletion waits that the budget does not allow, in nanoseconds.
+const BUDGET_WAIT_NS: u64 = 30_000_000_000;
 /// An object of up to this size is read to see whether this process made it, in bytes.
 const COMPARED_MAX: usize = 64 << 20;
 
@@ -30,6 +34,40 @@ pub struct Requests {
     read_patience: Duration,
     trouble: Mutex<Trouble>,
     changed: Condvar,
+    budget: Mutex<Budget>,
+}
+
+/// Requests that work in the background may send.
+#[derive(Default)]
+struct Budget {
+    /// 0: they are not bounded.
+    per_hour: u64,
+    /// What is left, at a time of the monotonic clock. Negative: more was sent than was left.
+    left: f64,
+    at_ns: u64,
+}
+
+const HOUR_NS: f64 = 3600e9;
+
+impl Budget {
+    /// What was not sent in an hour is not saved.
+    fn set(&mut self, per_hour: u64, now: u64) {
+        if self.per_hour != per_hour {
+            *self = Budget { per_hour, left: per_hour as f64, at_ns: now };
+        }
+    }
+
+    fn take(&mut self, requests: u64, now: u64) -> bool {
+        if self.per_hour == 0 {
+            return true;
+        }
+        let per_hour = self.per_hour as f64;
+        let earned = now.saturating_sub(self.at_ns) as f64 / HOUR_NS * per_hour;
+        (self.left, self.at_ns) = ((self.left + earned).min(per_hour), now);
+        let may = self.left >= 1.0;
+        self.left -= if may { requests as f64 } else { 0.0 };
+        may
+    }
 }
 
 #[derive(Default)]
@@ -70,7 +108,18 @@ impl Requests {
             read_patience,
             trouble: Mutex::default(),
             changed: Condvar::new(),
+            budget: Mutex::default(),
         }
+    }
+
+    /// Bounds the requests of work in the background, in an hour. 0: they are not bounded.
+    pub fn set_budget(&self, per_hour: u64) {
+        self.budget.lock().set(per_hour, monotonic_ns());
+    }
+
+    /// Takes requests from the budget. False: nothing was left.
+    pub fn may_spend(&self, requests: u64) -> bool {
+        self.budget.lock().take(requests, monotonic_ns())
     }
 
     pub fn url(&self) -> &str {
@@ -452,6 +501,15 @@ impl Shared {
     }
 
     fn delete(&self, id: FillingId) {
+        if !self.requests.may_spend(DELETE_REQUESTS) {
+            let mut queue = self.queue.lock();
+            queue.deleting.remove(&id);
+            let due = monotonic_ns().saturating_add(BUDGET_WAIT_NS);
+            if queue.delete_at.insert(id, due).is_none() {
+                queue.deletes.insert((due, id));
+            }
+            return;
+        }
         let outcome = self.requests.delete(id);
         let mut queue = self.queue.lock();
         queue.deleting.remove(&id);
@@ -525,6 +583,25 @@ mod tests {
             assert!(filling.parts[0].is_stored() && !filling.parts[1].is_stored());
             assert_eq!(filling.parts[1].body.upgrade().unwrap().bytes, [1; 4096], "and is read from here");
         }
+    }
+
+    #[test]
+    fn a_budget_is_earned_by_the_hour() {
+        let mut budget = Budget::default();
+        assert!((0..100).all(|now| budget.take(50, now)), "not bounded");
+        budget.set(10, 0);
+        assert_eq!([3, 20, 1].map(|requests| budget.take(requests, 0)), [true, true, false]);
+        let hour = HOUR_NS as u64;
+        // 13 more than was left.
+        assert!(!budget.take(1, hour) && budget.take(1, 3 * hour / 2));
+        assert!(
+            (0..10).all(|_| budget.take(1, 100 * hour)) && !budget.take(1, 100 * hour),
+            "nothing is saved"
+        );
+        budget.set(10, 100 * hour);
+        assert!(!budget.take(1, 100 * hour), "set again to the same");
+        budget.set(0, 0);
+        assert!(budget.take(1000, 0));
     }
 
     #[test]

@@ -159,6 +159,7 @@ impl Obeyed {
             let pool = self.set.pool();
             pool.set_collection(self.collection()?);
             let (mode, row) = self.number_of(props::FAIL_MODE)?;
+            pool.set_request_budget(self.number(props::REQUEST_BUDGET)?);
             pool.set_retention(Duration::from_secs(self.number(props::RETAIN)?));
             pool.set_fail_mode(props::fail_mode(mode).ok_or_else(|| row.invalid_value(mode))?);
         }

@@ -43,6 +43,7 @@ pub(crate) const GC_POLICY: &str = "gc_policy";
 pub(crate) const OPEN_ZONES_MAX: &str = "max_open_zones";
 pub(crate) const FAIL_MODE: &str = "failmode";
 pub(crate) const RETAIN: &str = "retain";
+pub(crate) const REQUEST_BUDGET: &str = "request_budget";
 pub(crate) const GC_IDLE: &str = "gc_idle";
 pub(crate) const RECOMPRESS: &str = "recompress";
 pub(crate) const MOUNTPOINT: &str = "mountpoint";
@@ -57,6 +58,8 @@ pub(crate) const REF_RESERVATION: &str = "refreservation";
 /// Values of `retain` without a word, in seconds.
 const RETAIN_DEFAULT: u64 = 3600;
 const RETAIN_MAX: u64 = 30 * 24 * 3600;
+/// Largest value of `request_budget`. 0: none.
+const REQUEST_BUDGET_MAX: u64 = 1_000_000;
 /// Days that `recompress=idle` means without a number.
 const RECOMPRESS_DAYS: u64 = 7;
 const RECOMPRESS_DAYS_MAX: u64 = 3650;

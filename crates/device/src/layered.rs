@@ -137,6 +137,14 @@ impl<L: Layer> Device for Layered<L> {
         self.below.set_retention(time);
     }
 
+    fn set_request_budget(&self, per_hour: u64) {
+        self.below.set_request_budget(per_hour);
+    }
+
+    fn may_spend(&self, requests: u64) -> bool {
+        self.below.may_spend(requests)
+    }
+
     fn hurry(&self, patience: Duration) {
         self.below.hurry(patience);
     }

@@ -293,6 +293,15 @@ pub trait Device: Send + Sync {
     /// lies in an object store.
     fn set_retention(&self, _time: Duration) {}
 
+    /// Bounds the requests that work in the background may send to an object store, in an hour. 0: they are not bounded.
+    fn set_request_budget(&self, _per_hour: u64) {}
+
+    /// Takes so many requests from the budget of work in the background. False: nothing was left, and nothing is taken. More may be
+    /// taken than was left.
+    fn may_spend(&self, _requests: u64) -> bool {
+        true
+    }
+
     /// The pool is being closed. A store that does not answer is waited for no longer than this from now on, and then given up.
     fn hurry(&self, _patience: Duration) {}
 

@@ -63,6 +63,18 @@ impl Pool {
         }
     }
 
+    /// Bounds the requests that work in the background may send to object stores, in an hour. 0: they are not bounded. It is not stored.
+    pub fn set_request_budget(&self, per_hour: u64) {
+        for (_, device) in self.store.devices.all() {
+            device.set_request_budget(per_hour);
+        }
+    }
+
+    /// Takes so many requests from that budget: see [`Device::may_spend`](terrane_device::Device::may_spend).
+    pub(crate) fn may_spend(&self, requests: u64) -> bool {
+        self.store.devices.all().iter().all(|(_, device)| device.may_spend(requests))
+    }
+
     /// Sets what a failing read does, from the next one on. It is not stored.
     pub fn set_fail_mode(&self, mode: FailMode) {
         self.reports.set_fail_mode(mode);

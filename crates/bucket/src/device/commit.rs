@@ -1,6 +1,6 @@
 //! Commits: what a root says, and how it is put in place of the one before.
 
-use super::{BucketDevice, CHANGED_MAX, Committed, SWEEP_SECONDS, seconds};
+use super::{BucketDevice, CHANGED_MAX, Committed, SWEEP_REQUESTS, SWEEP_SECONDS, seconds};
 use crate::filling::FillingId;
 use crate::root::{Garbage, ROOT, ROOT_BYTES_MAX, Root, TableId, ZoneEntry, encode_table};
 use crate::store::{StoreError, Version};
@@ -99,7 +99,8 @@ impl BucketDevice {
         };
         let raw = root.encode();
         committed.version = self.swap_root(&raw, &committed.version)?;
-        if committed.swept.is_none_or(|before| now.saturating_sub(before) >= SWEEP_SECONDS) {
+        let is_due = committed.swept.is_none_or(|before| now.saturating_sub(before) >= SWEEP_SECONDS);
+        if is_due && self.requests.may_spend(SWEEP_REQUESTS) {
             committed.swept = Some(now);
             self.sweep(committed.known_ids());
         }

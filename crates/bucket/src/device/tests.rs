@@ -117,6 +117,39 @@ fn objects_of_a_crash_are_found_and_deleted() {
     assert_eq!(store.list("table/", "").unwrap(), []);
 }
 
+#[test]
+fn deletions_wait_for_the_budget() {
+    for threads in [0, 2] {
+        let store = MemoryStore::default();
+        let device =
+            BucketDevice::create(Arc::new(store.client(None)), GEOMETRY, &Options { threads, ..options() })
+                .unwrap();
+        commit(&device, 1).unwrap();
+        for zone in 2..6 {
+            device.write(ZoneIdx(zone), 0, &filled(16, 1)).unwrap();
+        }
+        commit(&device, 1).unwrap();
+        // One filling takes all, and what one earns in the meantime is nothing.
+        device.set_request_budget(1);
+        (2..6).for_each(|zone| device.reset(ZoneIdx(zone)).unwrap());
+        commit(&device, 2).unwrap();
+        commit(&device, 3).unwrap();
+        let left = || store.list("z/", "").unwrap().len();
+        for _ in 0..1000 {
+            if left() == 3 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(left(), 3, "{threads} threads");
+        if threads == 0 {
+            device.set_request_budget(0);
+            commit(&device, 4).unwrap();
+            assert_eq!(left(), 0);
+        }
+    }
+}
+
 /// What a sweep finds may be what a process has put that is about to replace the root. It is deleted only when that process cannot succeed
 /// any more.
 #[test]

@@ -91,7 +91,7 @@ pub struct Create {
     log: Vec<PathBuf>,
     #[command(flatten)]
     device_options: DeviceOptions,
-    /// Set a property of the root data set; or `endpoint` or `region` of an object store
+    /// Set a property of the root data set; or `endpoint`, `region` or `payload` of an object store
     #[arg(short = 'o', value_parser = parse_create_setting, value_name = "PROPERTY=VALUE")]
     properties: Vec<Setting>,
     /// Do not discard the devices: a fully allocated file or disk stays so

@@ -5,10 +5,10 @@ use super::bytes::{parse_bytes, print_bytes};
 use super::{
     ATIME_WORDS, CAN_MOUNT, CAN_MOUNT_WORDS, COMPRESSION, FAIL_MODE, FAIL_MODE_WORDS, GC_IDLE, GC_POLICY,
     GC_WORDS, MOUNTPOINT, MOUNTPOINT_WORDS, OPEN_ZONES_MAX, Property, QUOTA, READ_ONLY, RECOMPRESS,
-    RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, REF_RESERVATION, RESERVATION, RETAIN,
-    RETAIN_DEFAULT, SNAPDIR, SNAPDIR_WORDS, SWITCH_WORDS, SYNC, SYNC_WORDS, Scope, WRITE_HINT, idle_window,
-    is_record_size, is_zap_size, number_of, open_zones, parse_idle, parse_retain, print_idle, print_retain,
-    word_of,
+    RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, REF_RESERVATION, REQUEST_BUDGET,
+    REQUEST_BUDGET_MAX, RESERVATION, RETAIN, RETAIN_DEFAULT, SNAPDIR, SNAPDIR_WORDS, SWITCH_WORDS, SYNC,
+    SYNC_WORDS, Scope, WRITE_HINT, idle_window, is_record_size, is_zap_size, number_of, open_zones,
+    parse_idle, parse_retain, print_idle, print_retain, word_of,
 };
 use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
@@ -252,6 +252,23 @@ pub static PROPERTIES: &[Property] = &[
         text: None,
         parse: parse_retain,
         print: print_retain,
+    },
+    Property {
+        name: REQUEST_BUDGET,
+        values: &[Word("none"), Form("1 to 1000000 in an hour")],
+        default: 0,
+        scope: Scope::Pool,
+        text: None,
+        parse: |word| match word {
+            "none" => Some(0),
+            digits => digits.parse().ok().filter(|count: &u64| {
+                (1..=REQUEST_BUDGET_MAX).contains(count) && count.to_string() == digits
+            }),
+        },
+        print: |stored| match stored {
+            0 => Some("none".to_owned()),
+            count => (count <= REQUEST_BUDGET_MAX).then(|| count.to_string()),
+        },
     },
     Property {
         name: UTF8_ONLY,

@@ -30,10 +30,15 @@ impl Mover<'_, '_> {
             else {
                 return Ok(());
             };
+            if !self.txg_sync.pool.may_spend(1) {
+                return Ok(());
+            }
             let zone_yield = self.txg_sync.pool.admission.zone_yield();
             self.txg_sync.st.collector.candidates.remove(victim);
             self.txg_sync.st.collector.ages.end_zone(victim);
             let Some(mut progress) = self.begin_victim(victim, Some(zone_yield))? else { continue };
+            // Directories were read, and blocks will be. The next zone waits if that was more than was left.
+            self.txg_sync.pool.may_spend(2 * progress.parts.len() as u64);
             if progress.cost.live > piece || !self.fits(&progress) {
                 self.txg_sync.st.collector.update_zone(
                     &self.txg_sync.pool.store.tables.read(),
