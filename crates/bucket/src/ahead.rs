@@ -24,8 +24,10 @@ pub const SMALL_PART_BYTES: u64 = 512 << 10;
 pub const ROW_MAX: usize = 16;
 /// Streams that are told apart.
 const STREAMS: usize = 16;
-/// The second read of a stream may leave out, or read again, so many bytes. Later ones may overtake each other within the window.
-const SLACK: u64 = 256 << 10;
+/// The second read of a stream may leave out, or read again, so many bytes; later ones, which several threads may send, so many.
+const SLACK: (u64, u64) = (256 << 10, 4 << 20);
+/// A stream that was not read on for so many reads does not count.
+const RECENT: u64 = 64;
 
 /// A piece of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +86,8 @@ struct Stream {
     end: u64,
     /// Pieces that are requested in front of it.
     window: usize,
+    /// The number of its last read.
+    last: u64,
 }
 
 struct State {
@@ -97,6 +101,8 @@ struct State {
     /// Small parts that were read, and the length of the row that each ends.
     rows: VecDeque<(PieceId, u64, usize)>,
     kept_max: usize,
+    /// Reads that were noted.
+    reads: u64,
 }
 
 /// Pieces that were read, and reads that go on.
@@ -138,6 +144,7 @@ impl Default for Ahead {
             streams: VecDeque::new(),
             rows: VecDeque::new(),
             kept_max: KEPT.0,
+            reads: 0,
         };
         Ahead { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -154,22 +161,31 @@ impl Ahead {
     /// does not go on where another one ended.
     pub fn note(&self, id: FillingId, offset: u64, len: u64) -> Option<usize> {
         let mut state = self.state.lock();
+        state.reads += 1;
+        let reads = state.reads;
         let is_near = |stream: &Stream| {
-            let slack = if stream.window > 1 { PIECE.saturating_mul(stream.window as u64) } else { SLACK };
+            let slack = if stream.window > 1 { SLACK.1 } else { SLACK.0 };
             stream.filling == id && stream.end.abs_diff(offset) <= slack
         };
         let found = state.streams.iter().position(is_near).and_then(|at| state.streams.remove(at));
+        if found.is_none() {
+            // Reads at random in what was read in order: it is not read on any more.
+            let others = state.streams.iter_mut().filter(|stream| stream.filling == id);
+            others.for_each(|stream| stream.window = stream.window.div_ceil(2));
+        }
         let (before, window) = found.map_or((0, 0), |stream| (stream.end, stream.window));
         let end = before.max(offset.saturating_add(len));
-        // Half of what is kept, so that none goes before it was read.
-        let most = state.kept_max / 2;
+        let is_active = |stream: &&Stream| stream.window > 1 && reads - stream.last <= RECENT;
+        let active = 1 + state.streams.iter().filter(is_active).count();
+        // Half of what is kept for all streams together, so that none goes before it was read.
+        let most = (state.kept_max / 2 / active).max(2);
         let next = match window {
             0 => 1,
             1 => 2,
             window if end / PIECE > before / PIECE => window.saturating_mul(2).min(most),
             window => window.min(most),
         };
-        state.streams.push_back(Stream { filling: id, end, window: next });
+        state.streams.push_back(Stream { filling: id, end, window: next, last: reads });
         if state.streams.len() > STREAMS {
             state.streams.pop_front();
         }
@@ -325,6 +341,30 @@ mod tests {
         assert_eq!(ahead.note(ID, 8 * PIECE, PIECE), Some(5));
         ahead.set_memory(0);
         assert_eq!(ahead.note(ID, 9 * PIECE, PIECE), Some(KEPT.1 / 2));
+    }
+
+    #[test]
+    fn several_streams_share_what_is_kept() {
+        let ahead = Ahead::default();
+        let id = |number| FillingId { number, ..ID };
+        for at in 0..10 {
+            for number in 1..5 {
+                let window = ahead.note(id(number), at * PIECE, PIECE).unwrap_or(0);
+                assert!(at < 9 || window == KEPT.0 / 2 / 4, "{at}: {window}");
+            }
+        }
+        // Those that end are forgotten.
+        for at in 10..100 {
+            ahead.note(id(1), at * PIECE, PIECE);
+        }
+        assert_eq!(ahead.note(id(1), 100 * PIECE, PIECE), Some(KEPT.0 / 2));
+        // What was read in order is then read at random.
+        let mut random = terrane_wire::Prng::new(1);
+        let reads =
+            (0..100).filter(|_| ahead.note(id(1), random.below(1 << 16) * 16384, 16384).is_some()).count();
+        assert!(reads < 5, "{reads}");
+        let window = (0..4).map(|at| ahead.note(id(1), at * PIECE, PIECE).unwrap_or(0));
+        assert!(window.max().unwrap() <= 8);
     }
 
     #[test]

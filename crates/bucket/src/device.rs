@@ -45,8 +45,8 @@ const OPEN_ZONES: usize = 16;
 const PART_BYTES_MIN: usize = 1 << 20;
 /// Parts that a reader in order may soon reach, beside its own.
 const PARTS_AHEAD: usize = 8;
-/// What a search for objects that nothing names takes from the budget.
-const SWEEP_REQUESTS: u64 = 16;
+/// What a search for objects that nothing names takes from the budget, beside one for each process whose objects are there.
+const SWEEP_REQUESTS: u64 = 2;
 /// How often objects that nothing names are looked for, in seconds.
 const SWEEP_SECONDS: u64 = 24 * 3600;
 /// Threads that look for the ends of fillings.
@@ -69,6 +69,9 @@ pub struct Options {
     pub read_patience: Duration,
     /// Objects that no root names any more are kept for so long, until [`Device::set_retention`] sets another time.
     pub retention: Duration,
+    /// What work in the background may send in an hour; 0: it is not bounded. `None`: until [`Device::set_request_budget`] says it,
+    /// there is no such work.
+    pub request_budget: Option<u64>,
 }
 
 impl Default for Options {
@@ -81,6 +84,7 @@ impl Default for Options {
             write_patience: Duration::from_secs(2 * 3600),
             read_patience: Duration::from_secs(120),
             retention: Duration::MAX,
+            request_budget: None,
         }
     }
 }
@@ -134,7 +138,7 @@ pub struct BucketDevice {
     /// Zones whose parts were handed over, and that the root does not name as they are.
     pending: Mutex<BTreeSet<ZoneIdx>>,
     /// Held while parts are handed over, so that a flush waits for those that another one has cut.
-    cutting: Mutex<()>,
+    cutting: RwLock<()>,
     /// Fillings of zones that were reset.
     dropped: Mutex<Vec<(ZoneIdx, FillingId)>>,
     next_number: AtomicU64,
@@ -318,6 +322,7 @@ impl BucketDevice {
     ) -> Result<BucketDevice, DeviceError> {
         let requests =
             Arc::new(Requests::new(store, options.pause, (options.write_patience, options.read_patience)));
+        options.request_budget.iter().for_each(|per_hour| requests.set_budget(*per_hour));
         let (geometry, url) = (root.geometry, requests.url().to_owned());
         let mut named = match root.table {
             Some(table) => {
@@ -387,7 +392,7 @@ impl BucketDevice {
             anchors: Mutex::new(AnchorZones { content: root.anchors, is_changed: false }),
             touched: Mutex::default(),
             pending: Mutex::default(),
-            cutting: Mutex::default(),
+            cutting: RwLock::default(),
             dropped: Mutex::default(),
             committed: Mutex::new(Committed {
                 version,
@@ -541,7 +546,7 @@ impl BucketDevice {
 
     /// Puts what was written, and waits.
     fn put_all(&self) -> Result<(), StoreError> {
-        let cutting = self.cutting.lock();
+        let cutting = self.cutting.write();
         let touched = std::mem::take(&mut *self.touched.lock());
         let part_bytes = self.part_bytes.load(Ordering::Relaxed);
         for zone in &touched {
@@ -596,6 +601,8 @@ impl Device for BucketDevice {
             return Ok(());
         };
         let (mut cuts, part_bytes) = (Vec::new(), self.part_bytes.load(Ordering::Relaxed));
+        // A flush by another thread waits for what is cut here.
+        let cutting = self.cutting.read();
         {
             let mut slot = slot.write();
             let filling = slot.get_or_insert_with(|| Filling::begin(self.next_id()));
@@ -609,6 +616,7 @@ impl Device for BucketDevice {
         }
         self.touched.lock().insert(zone);
         cuts.into_iter().for_each(|(key, body)| self.workers.put(key, body));
+        drop(cutting);
         ticket.wrote(data.len() as u64);
         Ok(())
     }

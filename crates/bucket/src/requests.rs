@@ -7,7 +7,7 @@
 use crate::filling::{Body, FillingId};
 use crate::root::TableId;
 use crate::store::{Store, StoreError};
-use crate::tally::Tally;
+use crate::tally::{NAMES_PER_REQUEST, Tally};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,6 +21,8 @@ use terrane_device::monotonic_ns;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A filling is listed, and its objects are deleted.
 const DELETE_REQUESTS: u64 = 2;
+/// Threads that delete at a time: the others are there for what is written.
+const DELETES_MAX: usize = 4;
 /// How long a deletion waits that the budget does not allow, in nanoseconds.
 const BUDGET_WAIT_NS: u64 = 30_000_000_000;
 /// An object of up to this size is read to see whether this process made it, in bytes.
@@ -40,8 +42,8 @@ pub struct Requests {
 /// Requests that work in the background may send.
 #[derive(Default)]
 struct Budget {
-    /// 0: they are not bounded.
-    per_hour: u64,
+    /// 0: they are not bounded. `None`: the bound is not known yet, and nothing is sent.
+    per_hour: Option<u64>,
     /// What is left, at a time of the monotonic clock. Negative: more was sent than was left.
     left: f64,
     at_ns: u64,
@@ -52,16 +54,17 @@ const HOUR_NS: f64 = 3600e9;
 impl Budget {
     /// What was not sent in an hour is not saved.
     fn set(&mut self, per_hour: u64, now: u64) {
-        if self.per_hour != per_hour {
-            *self = Budget { per_hour, left: per_hour as f64, at_ns: now };
+        if self.per_hour != Some(per_hour) {
+            *self = Budget { per_hour: Some(per_hour), left: per_hour as f64, at_ns: now };
         }
     }
 
     fn take(&mut self, requests: u64, now: u64) -> bool {
-        if self.per_hour == 0 {
-            return true;
-        }
-        let per_hour = self.per_hour as f64;
+        let per_hour = match self.per_hour {
+            None => return false,
+            Some(0) => return true,
+            Some(per_hour) => per_hour as f64,
+        };
         let earned = now.saturating_sub(self.at_ns) as f64 / HOUR_NS * per_hour;
         (self.left, self.at_ns) = ((self.left + earned).min(per_hour), now);
         let may = self.left >= 1.0;
@@ -74,8 +77,8 @@ impl Budget {
 struct Trouble {
     /// What failed, while it is repeated.
     text: Option<String>,
-    /// Since when no request has succeeded, on the monotonic clock, if one has failed.
-    since: Option<u64>,
+    /// When a request succeeded last, on the monotonic clock.
+    succeeded: u64,
     /// Since when the caller is in a hurry, and how long it still waits for the store.
     hurry: Option<(u64, Duration)>,
     /// Why the store is asked for nothing any more.
@@ -179,7 +182,7 @@ impl Requests {
             let text = match outcome {
                 Err(StoreError::Failed(text)) => text,
                 outcome => {
-                    trouble.since = None;
+                    trouble.succeeded = now;
                     if failing_since.is_some() {
                         log::info!("{}: {what} of {key} succeeded", self.url());
                         trouble.text = None;
@@ -187,8 +190,8 @@ impl Requests {
                     return outcome;
                 }
             };
-            let all_since = *trouble.since.get_or_insert(now);
-            if trouble.end(all_since, Duration::MAX) <= now {
+            let since = *failing_since.get_or_insert(now);
+            if trouble.end(since, Duration::MAX) <= now && trouble.succeeded < since {
                 let give_up = || {
                     log::error!("{}: the store does not answer, and is given up: {text}", self.url());
                     format!("the store did not answer, and was given up: {text}")
@@ -197,7 +200,7 @@ impl Requests {
                 self.changed.notify_all();
                 return Err(StoreError::GivenUp(text));
             }
-            let end = trouble.end(*failing_since.get_or_insert(now), patience);
+            let end = trouble.end(since, patience);
             if end <= now {
                 return Err(StoreError::Failed(text));
             }
@@ -277,8 +280,15 @@ impl Requests {
     fn delete(&self, id: FillingId) -> Result<(), StoreError> {
         let mut keys: Vec<String> =
             self.store.list(&id.prefix(), "")?.into_iter().map(|found| found.key).collect();
+        // One list and one deletion for each thousand; those of the first were taken before.
+        self.may_spend(DELETE_REQUESTS * (keys.len() / NAMES_PER_REQUEST) as u64);
         keys.push(TableId(id).key());
         self.store.delete(&keys)
+    }
+
+    /// Whether the device is being given up.
+    pub fn is_closed(&self) -> bool {
+        self.trouble.lock().hurry.is_some_and(|(_, patience)| patience.is_zero())
     }
 }
 
@@ -462,6 +472,9 @@ impl Shared {
             }
             let now = monotonic_ns();
             match queue.deletes.first().copied() {
+                Some((due, _)) if due <= now && queue.deleting.len() >= DELETES_MAX => {
+                    self.changed.wait(&mut queue);
+                }
                 Some((due, id)) if due <= now => {
                     queue.deletes.remove(&(due, id));
                     queue.delete_at.remove(&id);
@@ -513,6 +526,7 @@ impl Shared {
         let outcome = self.requests.delete(id);
         let mut queue = self.queue.lock();
         queue.deleting.remove(&id);
+        self.changed.notify_all();
         match outcome {
             Ok(()) => queue.deleted.push(id),
             // The root still names it as garbage, so it is tried again.
@@ -588,6 +602,8 @@ mod tests {
     #[test]
     fn a_budget_is_earned_by_the_hour() {
         let mut budget = Budget::default();
+        assert!(!budget.take(1, 0), "not known");
+        budget.set(0, 0);
         assert!((0..100).all(|now| budget.take(50, now)), "not bounded");
         budget.set(10, 0);
         assert_eq!([3, 20, 1].map(|requests| budget.take(requests, 0)), [true, true, false]);

@@ -7,7 +7,7 @@ use crate::credentials::ProfileFile;
 use crate::location::Location;
 use crate::store::{Listed, Store, StoreError, Version};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// The longest time for a connection, and for a request without content.
+/// The longest time for a connection; and for a request without content, and between two pieces of an answer.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
-/// The content of a request may take as long as at this speed, in bytes a second: several share a slow line.
-const SPEED_MIN: u64 = 16 << 10;
+/// What is put may take as long as at this speed, in bytes a second: several share a slow line.
+const SPEED_MIN: u64 = 8 << 10;
 
 /// Objects below a prefix of a bucket.
 pub struct S3Store {
@@ -39,6 +39,27 @@ fn failed(error: &Error) -> StoreError {
         text = text.chars().take(400).collect();
     }
     StoreError::Failed(text)
+}
+
+fn other_error(text: String) -> Error {
+    Error::Generic { store: "S3", source: text.into() }
+}
+
+fn late(limit: Duration) -> Error {
+    other_error(format!("no answer within {} s", limit.as_secs()))
+}
+
+/// The answer of a request without content, or the begin of one.
+async fn in_time<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(TIMEOUTS.1, request).await.unwrap_or_else(|_| Err(late(TIMEOUTS.1)))
+}
+
+/// The next piece of an answer. However long the answer is, a line that sends nothing is dead.
+async fn next_in_time<T>(
+    pieces: &mut (impl Stream<Item = Result<T, Error>> + Unpin),
+) -> Result<Option<T>, Error> {
+    let next = tokio::time::timeout(TIMEOUTS.1, pieces.next()).await;
+    next.map_err(|_| late(TIMEOUTS.1))?.transpose()
 }
 
 impl S3Store {
@@ -71,14 +92,16 @@ impl S3Store {
             builder = builder.with_endpoint(endpoint);
         }
         // The hash of what is put costs both sides more than all else. TLS guards the line as well.
-        let is_signed = match setting("payload", &[]).as_deref() {
-            Some("signed") => true,
-            Some("unsigned") => false,
-            Some(other) => {
+        // The variable is that of other programs, which say it the other way round.
+        let variable = std::env::var("AWS_UNSIGNED_PAYLOAD").unwrap_or_default().to_ascii_lowercase();
+        let is_signed = match (setting("payload", &[]).as_deref(), variable.as_str()) {
+            (Some("signed"), _) | (None, "false" | "0") => true,
+            (Some("unsigned"), _) | (None, "true" | "1") => false,
+            (Some(other), _) => {
                 let text = format!("payload={other}: expected signed or unsigned");
                 return Err(StoreError::Failed(text));
             }
-            None => is_plain,
+            (None, _) => is_plain,
         };
         builder = builder.with_unsigned_payload(!is_signed);
         let region = setting("region", &["AWS_REGION", "AWS_DEFAULT_REGION"]);
@@ -110,19 +133,16 @@ impl S3Store {
     /// Waits for a request that carries so many bytes.
     fn wait<T>(&self, bytes: u64, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let limit = TIMEOUTS.1 + Duration::from_secs(bytes / SPEED_MIN);
-        let late = || Error::Generic {
-            store: "S3",
-            source: format!("no answer within {} s", limit.as_secs()).into(),
-        };
-        self.runtime
-            .block_on(async { tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(late())) })
+        self.runtime.block_on(async {
+            tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(late(limit)))
+        })
     }
 
     fn put(&self, key: &str, body: Bytes, mode: PutMode) -> Result<Version, Error> {
         let (path, len) = (self.path(key), body.len() as u64);
         let result =
             self.wait(len, self.client.put_opts(&path, PutPayload::from(body), PutOptions::from(mode)))?;
-        let no_tag = || Error::Generic { store: "S3", source: "the store sent no ETag".into() };
+        let no_tag = || other_error("the store sent no ETag".into());
         Ok(Version(result.e_tag.ok_or_else(no_tag)?))
     }
 }
@@ -155,17 +175,23 @@ impl Store for S3Store {
     fn get(&self, key: &str, limit: usize) -> Result<Option<(Vec<u8>, Version)>, StoreError> {
         let path = self.path(key);
         let get = async {
-            let found = self.client.get(&path).await?;
+            let found = in_time(self.client.get(&path)).await?;
             if usize::try_from(found.meta.size).map_or(true, |len| len > limit) {
-                let text = format!("{key} has more than {limit} bytes");
-                return Err(Error::Generic { store: "S3", source: text.into() });
+                return Err(other_error(format!("{key} has more than {limit} bytes")));
             }
-            let tag = found.meta.e_tag.clone();
-            Ok((found.bytes().await?, tag))
+            let (len, tag) = (found.meta.size, found.meta.e_tag.clone());
+            let mut body = Vec::new();
+            let mut pieces = found.into_stream();
+            while let Some(piece) = next_in_time(&mut pieces).await? {
+                body.extend_from_slice(&piece);
+            }
+            match body.len() as u64 == len {
+                true => Ok((body, tag)),
+                false => Err(other_error(format!("{} bytes were sent of {len}", body.len()))),
+            }
         };
-        // A table may have as many.
-        match self.wait((limit as u64).min(256 << 20), get) {
-            Ok((body, Some(tag))) => Ok(Some((body.to_vec(), Version(tag)))),
+        match self.runtime.block_on(get) {
+            Ok((body, Some(tag))) => Ok(Some((body, Version(tag)))),
             Ok((_, None)) => Err(StoreError::Failed("the store sent no ETag".into())),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed(&error)),
@@ -188,20 +214,18 @@ impl Store for S3Store {
         let path = self.path(key);
         let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
         let get = async {
-            let found = self.client.get_opts(&path, options).await?;
+            let found = in_time(self.client.get_opts(&path, options)).await?;
             let mut body = found.into_stream();
             let mut at = 0usize;
-            while let Some(piece) = body.next().await {
-                let piece = piece?;
+            while let Some(piece) = next_in_time(&mut body).await? {
                 let room = buf.get_mut(at..at.saturating_add(piece.len()));
-                let too_long =
-                    || Error::Generic { store: "S3", source: "more was sent than was asked for".into() };
+                let too_long = || other_error("more was sent than was asked for".into());
                 room.ok_or_else(too_long)?.copy_from_slice(&piece);
                 at += piece.len();
             }
             Ok(at)
         };
-        match self.wait(end - offset, get) {
+        match self.runtime.block_on(get) {
             Ok(len) if len as u64 == end - offset => Ok(()),
             Ok(len) => {
                 Err(StoreError::Failed(format!("{len} bytes were sent of {} at {offset}", end - offset)))
@@ -213,11 +237,18 @@ impl Store for S3Store {
 
     fn list(&self, prefix: &str, after: &str) -> Result<Vec<Listed>, StoreError> {
         let path = self.path(prefix);
-        let found = match after {
+        let mut pages = match after {
             "" => self.client.list(Some(&path)),
             after => self.client.list_with_offset(Some(&path), &self.path(after)),
         };
-        let found: Vec<_> = self.wait(64 << 20, found.try_collect()).map_err(|error| failed(&error))?;
+        let list = async {
+            let mut found = Vec::new();
+            while let Some(meta) = next_in_time(&mut pages).await? {
+                found.push(meta);
+            }
+            Ok(found)
+        };
+        let found = self.runtime.block_on(list).map_err(|error| failed(&error))?;
         let listed = found.into_iter().filter_map(|meta| {
             let key = self.key(&meta.location)?;
             (key.starts_with(prefix) && key.as_str() > after).then_some(Listed { key, len: meta.size })
@@ -230,18 +261,27 @@ impl Store for S3Store {
     fn list_children(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let path = self.path(prefix);
         let found = self.client.list_with_delimiter(Some(&path));
-        let found = self.wait(64 << 20, found).map_err(|error| failed(&error))?;
+        // Some pages, one after the other.
+        let found = self.wait(4 << 20, found).map_err(|error| failed(&error))?;
         let dirs = found.common_prefixes.iter().filter_map(|dir| Some(format!("{}/", self.key(dir)?)));
         Ok(dirs.chain(found.objects.iter().filter_map(|meta| self.key(&meta.location))).collect())
     }
 
     fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
         let paths: Vec<_> = keys.iter().map(|key| Ok(self.path(key))).collect();
-        let deleted = self.client.delete_stream(stream::iter(paths).boxed()).filter_map(|outcome| {
-            let is_gone = matches!(&outcome, Ok(_) | Err(Error::NotFound { .. }));
-            std::future::ready(if is_gone { None } else { outcome.err() })
-        });
-        let errors: Vec<Error> = self.runtime.block_on(deleted.collect());
-        errors.first().map_or(Ok(()), |error| Err(failed(error)))
+        let mut deleted = self.client.delete_stream(stream::iter(paths).boxed());
+        let delete = async {
+            let mut first = None;
+            loop {
+                let outcome =
+                    tokio::time::timeout(TIMEOUTS.1, deleted.next()).await.map_err(|_| late(TIMEOUTS.1))?;
+                match outcome {
+                    None => return first.map_or(Ok(()), Err),
+                    Some(Ok(_) | Err(Error::NotFound { .. })) => {}
+                    Some(Err(error)) => drop(first.get_or_insert(error)),
+                }
+            }
+        };
+        self.runtime.block_on(delete).map_err(|error| failed(&error))
     }
 }

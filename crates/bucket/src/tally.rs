@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::RequestCounts;
 
 /// Names that one request lists or deletes, as of S3.
-const NAMES_PER_REQUEST: usize = 1000;
+pub const NAMES_PER_REQUEST: usize = 1000;
 
 #[derive(Default)]
 struct Counters {

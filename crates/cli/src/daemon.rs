@@ -358,7 +358,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         pool.abandon();
         return Err(failure);
     }
-    let follow = plan.follow;
+    let (follow, later_ring) = (plan.follow, if ring_bytes > 0 { plan.memory.ring_bytes(false) } else { 0 });
     let (budget, metrics, name) = (plan.memory, plan.metrics.take(), plan.target.name.clone());
     let (shared, mounts) = match begin(open_pool, plan, registry) {
         Ok(begun) => begun,
@@ -372,6 +372,8 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
             return Err(failure);
         }
     };
+    // What is larger for a far pool is so once, not for each mount.
+    shared.open_pool().ring_bytes.store(later_ring, Ordering::Relaxed);
     shared.open_pool().attach_caches();
     let file_systems: Vec<_> = mounts.iter().filter_map(|new| new.mount.view().fs.get()).collect();
     match memory::start_enforcing(budget, &pool, &file_systems) {

@@ -13,6 +13,7 @@
 use crate::found_log::{FoundLog, LogState, find_log};
 use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, IndexSource};
+use crate::warming::Warming;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -877,6 +878,7 @@ pub(crate) fn assemble(
         client: Mutex::default(),
         sampling_reset_wanted: AtomicBool::new(false),
         closes_far: AtomicBool::new(false),
+        warming: Warming::default(),
         sync_thread: Mutex::default(),
         env,
     };

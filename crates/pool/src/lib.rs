@@ -51,6 +51,7 @@ mod trace;
 pub mod txg;
 pub mod txg_sync;
 mod validate;
+mod warming;
 
 pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;

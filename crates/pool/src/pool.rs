@@ -12,6 +12,7 @@ pub use sync_ctx::{Stream, TxgSync, WriteRequest};
 pub use tx::Tx;
 
 use crate::found_log::LogState;
+use crate::warming::Warming;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +83,7 @@ pub struct Pool {
     pub(crate) sampling_reset_wanted: AtomicBool,
     /// It is being exported, and each txg takes several requests to an object store: none does more than it must.
     pub(crate) closes_far: AtomicBool,
+    pub(crate) warming: Warming,
     pub(crate) holds: Holds,
     pub(crate) log: LogState,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -369,6 +371,8 @@ impl Pool {
     }
 
     fn write_clean_uberblock(&self) -> Result<(), PoolError> {
+        // No txg may follow it, not even an empty one.
+        self.end_sync_thread();
         let mut st = self.sync.lock();
         let last = st.history.last();
         match last {
@@ -377,19 +381,23 @@ impl Pool {
         }
     }
 
-    fn stop_threads(&self) {
+    fn end_sync_thread(&self) {
         self.admission.stop();
-        if let Err(error) = self.end_recording() {
-            log::warn!("recording failed, its last lines are lost: {error}");
-        }
-        self.reader.prefetch_queue.end();
-        self.reader.stop_cache_devices();
         if let Some(thread) = self.sync_thread.lock().take() {
             // This may be the sync thread itself, with the last reference to the pool: it cannot join itself.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
         }
+    }
+
+    fn stop_threads(&self) {
+        if let Err(error) = self.end_recording() {
+            log::warn!("recording failed, its last lines are lost: {error}");
+        }
+        self.reader.prefetch_queue.end();
+        self.reader.stop_cache_devices();
+        self.end_sync_thread();
         // Dropped outside the lock: this may be the last reference to the client.
         let client = self.client.lock().take();
         drop(client);

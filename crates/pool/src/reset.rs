@@ -7,7 +7,6 @@
 //! Invariant: a zone counts as empty only if it takes writes, as far as its device has reported.
 
 use crate::pool::{Pool, SyncState};
-use std::sync::atomic::Ordering;
 use terrane_device::Device;
 use terrane_format::record::Home;
 use terrane_format::rows::Phase;
@@ -18,12 +17,9 @@ use terrane_txg::admission::space::LAST_COMMIT_DIVISOR;
 use terrane_wire::ZoneSeq;
 
 impl Pool {
-    /// Resets zones without live blocks whose emptying is older than any txg that can be rolled back to.
-    pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        // No txg may follow that records it. The next import does it.
-        if self.closes_far.load(Ordering::Relaxed) {
-            return Ok(());
-        }
+    /// Resets zones without live blocks whose emptying is older than any txg that can be rolled back to. If they are not `needed`, those
+    /// whose directories lie far wait for a later txg.
+    pub(crate) fn reset_emptied(&self, st: &mut SyncState, needed: bool) -> Result<(), PoolError> {
         let ready: Vec<(ZoneSeq, Replicas)> = {
             let tables = self.store.tables.read();
             let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.history.oldest);
@@ -36,6 +32,11 @@ impl Pool {
         };
         for (seq, replicas) in ready {
             if st.collector.rests_with(&self.store, seq, replicas.first().device, self.env.monotonic_ns()) {
+                continue;
+            }
+            if needed {
+                self.warming.wait(seq);
+            } else if !self.is_warm(seq) {
                 continue;
             }
             let is_explained = match self.store.is_fully_explained(seq, st.history.imported) {
@@ -78,6 +79,7 @@ impl Pool {
                 copies
             };
             st.collector.drop_zone(seq);
+            self.warming.forget(seq);
             st.resets_done.push((seq, copies));
             for home in replicas.iter() {
                 self.reset_zone(st, home)?;
@@ -129,7 +131,7 @@ impl Pool {
             st.history.oldest = txg;
             self.write_uberblock(st, txg, ptr, false)?;
         }
-        self.reset_emptied(st)
+        self.reset_emptied(st, true)
     }
 
     /// Removes zones that take no more writes from the empty ones. The devices are asked about the zones that

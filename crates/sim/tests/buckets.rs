@@ -39,6 +39,7 @@ fn bucket_options() -> Options {
         write_patience: Duration::ZERO,
         read_patience: Duration::ZERO,
         retention: Duration::ZERO,
+        request_budget: None,
     }
 }
 

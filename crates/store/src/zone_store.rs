@@ -399,6 +399,13 @@ impl ZoneStore {
         Ok(parts)
     }
 
+    /// Reads the directory of a zone into the cache of parts. An error is left to who needs it.
+    pub fn warm_parts(&self, seq: ZoneSeq) {
+        let Some(pinned) = self.pin(seq) else { return };
+        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let _ = self.parts_of(&pinned, claimed);
+    }
+
     /// The bytes of an entry's block, verified by its CRC, and whether they came from another copy. `None`: all copies were read and
     /// are damaged. An error: a copy that could not be read may be good.
     pub fn entry_bytes(

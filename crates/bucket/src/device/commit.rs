@@ -130,6 +130,11 @@ impl BucketDevice {
             let mut ids = Vec::new();
             for top in ["z/", "table/"] {
                 for opener in requests.list_children(top)? {
+                    if requests.is_closed() {
+                        break;
+                    }
+                    // The first ones were taken before.
+                    requests.may_spend(1);
                     let children =
                         if opener.ends_with('/') { requests.list_children(&opener)? } else { Vec::new() };
                     ids.extend(children.iter().filter_map(|name| FillingId::of_child(name)));

@@ -14,6 +14,7 @@ fn options() -> Options {
         write_patience: Duration::ZERO,
         read_patience: Duration::ZERO,
         retention: Duration::ZERO,
+        request_budget: Some(0),
     }
 }
 

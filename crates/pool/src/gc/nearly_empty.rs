@@ -13,6 +13,8 @@ use terrane_txg::collector::{Progress, VICTIMS_MAX};
 
 /// A zone is almost empty if at most 1/`NEARLY_EMPTY_DIVISOR` of its capacity is live.
 const NEARLY_EMPTY_DIVISOR: u64 = 32;
+/// What one request to an object store reads of such a zone, roughly, in bytes.
+const READ_BYTES: u64 = 16 << 10;
 
 impl Mover<'_, '_> {
     /// Empties such zones, the emptiest first. If a block cannot be moved it stays, and the zone is tried
@@ -30,15 +32,17 @@ impl Mover<'_, '_> {
             else {
                 return Ok(());
             };
-            if !self.txg_sync.pool.may_spend(1) {
+            if !self.txg_sync.pool.may_spend(1) || !self.txg_sync.pool.is_warm(victim) {
                 return Ok(());
             }
             let zone_yield = self.txg_sync.pool.admission.zone_yield();
             self.txg_sync.st.collector.candidates.remove(victim);
             self.txg_sync.st.collector.ages.end_zone(victim);
             let Some(mut progress) = self.begin_victim(victim, Some(zone_yield))? else { continue };
-            // Directories were read, and blocks will be. The next zone waits if that was more than was left.
-            self.txg_sync.pool.may_spend(2 * progress.parts.len() as u64);
+            self.txg_sync.pool.warming.forget(victim);
+            // Its directory was read, and its blocks will be. The next zone waits if that was more than was left.
+            let requests = progress.parts.len() as u64 + progress.cost.live / READ_BYTES;
+            self.txg_sync.pool.may_spend(requests);
             if progress.cost.live > piece || !self.fits(&progress) {
                 self.txg_sync.st.collector.update_zone(
                     &self.txg_sync.pool.store.tables.read(),

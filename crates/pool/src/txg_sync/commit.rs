@@ -3,6 +3,7 @@
 
 use super::source::Source;
 use crate::pool::TxgSync;
+use std::sync::atomic::Ordering;
 use terrane_codec::{ChecksumKind, compute};
 use terrane_format::addr::{Addr, Place};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
@@ -344,7 +345,10 @@ impl TxgSync<'_> {
         st.root = root;
         pool.detach_empty_devices(st)?;
         pool.release_holds(st, false);
-        pool.reset_emptied(st)?;
+        // After the last txg before an export no other one would record it. The next import does it.
+        if !pool.closes_far.load(Ordering::Relaxed) {
+            pool.reset_emptied(st, false)?;
+        }
         pool.drop_rollback_txgs(st, 0)?;
         pool.drop_unwritable_zones(st);
         // Damaged copies waited for zones.
