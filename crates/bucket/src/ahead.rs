@@ -88,6 +88,8 @@ struct Stream {
     window: usize,
     /// The number of its last read.
     last: u64,
+    /// Bytes of the filling behind it.
+    left: u64,
 }
 
 struct State {
@@ -157,9 +159,9 @@ impl Ahead {
         self.state.lock().kept_max = pieces.clamp(KEPT.1, KEPT.0);
     }
 
-    /// Notes a read of `len` bytes at `offset` of a filling. Returns how many pieces should be requested in front of it; `None`: it
-    /// does not go on where another one ended.
-    pub fn note(&self, id: FillingId, offset: u64, len: u64) -> Option<usize> {
+    /// Notes a read of `len` bytes at `offset` of a filling that has `size` bytes. `is_known`: its piece is. Returns how many pieces should
+    /// be requested in front of it; `None`: it does not go on where another one ended.
+    pub fn note(&self, id: FillingId, (offset, len): (u64, u64), size: u64, is_known: bool) -> Option<usize> {
         let mut state = self.state.lock();
         state.reads += 1;
         let reads = state.reads;
@@ -167,15 +169,25 @@ impl Ahead {
             let slack = if stream.window > 1 { SLACK.1 } else { SLACK.0 };
             stream.filling == id && stream.end.abs_diff(offset) <= slack
         };
-        let found = state.streams.iter().position(is_near).and_then(|at| state.streams.remove(at));
-        if found.is_none() {
+        let mut found = state.streams.iter().position(is_near);
+        if found.is_none() && !is_known {
             // Reads at random in what was read in order: it is not read on any more.
             let others = state.streams.iter_mut().filter(|stream| stream.filling == id);
             others.for_each(|stream| stream.window = stream.window.div_ceil(2));
         }
-        let (before, window) = found.map_or((0, 0), |stream| (stream.end, stream.window));
+        if found.is_none() && offset <= SLACK.0 {
+            // A file goes on in another zone, where the one before is full.
+            let is_over = |stream: &Stream| {
+                stream.left <= SLACK.1 && stream.window > RUN && reads - stream.last <= RECENT
+            };
+            found = state.streams.iter().rposition(is_over);
+        }
+        let found = found.and_then(|at| state.streams.remove(at));
+        let window = found.as_ref().map_or(0, |stream| stream.window);
+        let before = found.filter(|stream| stream.filling == id).map_or(0, |stream| stream.end);
         let end = before.max(offset.saturating_add(len));
-        let is_active = |stream: &&Stream| stream.window > 1 && reads - stream.last <= RECENT;
+        let is_active =
+            |stream: &&Stream| stream.window > 1 && stream.left > SLACK.1 && reads - stream.last <= RECENT;
         let active = 1 + state.streams.iter().filter(is_active).count();
         // Half of what is kept for all streams together, so that none goes before it was read.
         let most = (state.kept_max / 2 / active).max(2);
@@ -185,7 +197,8 @@ impl Ahead {
             window if end / PIECE > before / PIECE => window.saturating_mul(2).min(most),
             window => window.min(most),
         };
-        state.streams.push_back(Stream { filling: id, end, window: next, last: reads });
+        let left = size.saturating_sub(end);
+        state.streams.push_back(Stream { filling: id, end, window: next, last: reads, left });
         if state.streams.len() > STREAMS {
             state.streams.pop_front();
         }
@@ -320,27 +333,38 @@ mod tests {
     #[test]
     fn reads_that_go_on_are_told_from_others() {
         let ahead = Ahead::default();
-        assert_eq!((ahead.note(ID, 0, 4096), ahead.note(ID, 4096, 4096)), (None, Some(2)));
-        assert_eq!(ahead.note(ID, 1 << 30, 4096), None, "far away");
-        assert_eq!(ahead.note(FillingId { number: 2, ..ID }, 8192, 4096), None, "of another filling");
-        assert!(ahead.note(ID, 8192, 4096).is_some() && ahead.note(ID, 4096, 4096).is_some(), "overtaken");
+        assert_eq!(
+            (ahead.note(ID, (0, 4096), u64::MAX, false), ahead.note(ID, (4096, 4096), u64::MAX, false)),
+            (None, Some(2))
+        );
+        assert_eq!(ahead.note(ID, (1 << 30, 4096), u64::MAX, false), None, "far away");
+        assert_eq!(
+            ahead.note(FillingId { number: 2, ..ID }, (8192, 4096), u64::MAX, false),
+            None,
+            "of another filling"
+        );
+        assert!(
+            ahead.note(ID, (8192, 4096), u64::MAX, false).is_some()
+                && ahead.note(ID, (4096, 4096), u64::MAX, false).is_some(),
+            "overtaken"
+        );
         for other in 0..STREAMS as u64 {
-            ahead.note(ID, (10 + other) << 30, 1);
+            ahead.note(ID, ((10 + other) << 30, 1), u64::MAX, false);
         }
-        assert_eq!(ahead.note(ID, 12288, 4096), None, "forgotten");
+        assert_eq!(ahead.note(ID, (12288, 4096), u64::MAX, false), None, "forgotten");
     }
 
     #[test]
     fn the_window_of_a_stream_grows_with_each_piece() {
         let ahead = Ahead::default();
         let windows = |ahead: &Ahead| -> Vec<usize> {
-            (0..8).map(|at| ahead.note(ID, at * PIECE, PIECE).unwrap_or(0)).collect()
+            (0..8).map(|at| ahead.note(ID, (at * PIECE, PIECE), u64::MAX, false).unwrap_or(0)).collect()
         };
         assert_eq!(windows(&ahead), [0, 2, 4, 8, 16, 32, 64, 64]);
         ahead.set_memory(10 << 20);
-        assert_eq!(ahead.note(ID, 8 * PIECE, PIECE), Some(5));
+        assert_eq!(ahead.note(ID, (8 * PIECE, PIECE), u64::MAX, false), Some(5));
         ahead.set_memory(0);
-        assert_eq!(ahead.note(ID, 9 * PIECE, PIECE), Some(KEPT.1 / 2));
+        assert_eq!(ahead.note(ID, (9 * PIECE, PIECE), u64::MAX, false), Some(KEPT.1 / 2));
     }
 
     #[test]
@@ -349,21 +373,26 @@ mod tests {
         let id = |number| FillingId { number, ..ID };
         for at in 0..10 {
             for number in 1..5 {
-                let window = ahead.note(id(number), at * PIECE, PIECE).unwrap_or(0);
+                let window = ahead.note(id(number), (at * PIECE, PIECE), u64::MAX, false).unwrap_or(0);
                 assert!(at < 9 || window == KEPT.0 / 2 / 4, "{at}: {window}");
             }
         }
         // Those that end are forgotten.
         for at in 10..100 {
-            ahead.note(id(1), at * PIECE, PIECE);
+            ahead.note(id(1), (at * PIECE, PIECE), u64::MAX, false);
         }
-        assert_eq!(ahead.note(id(1), 100 * PIECE, PIECE), Some(KEPT.0 / 2));
+        assert_eq!(ahead.note(id(1), (100 * PIECE, PIECE), u64::MAX, false), Some(KEPT.0 / 2));
+        // One that comes to the end of its zone goes on in another one.
+        assert_eq!(ahead.note(id(1), (101 * PIECE, PIECE), 102 * PIECE, false), Some(KEPT.0 / 2));
+        assert_eq!(ahead.note(id(9), (4096, PIECE), u64::MAX, false), Some(KEPT.0 / 2));
+        assert_eq!(ahead.note(id(10), (4096, PIECE), u64::MAX, false), None, "that one has not ended");
         // What was read in order is then read at random.
         let mut random = terrane_wire::Prng::new(1);
-        let reads =
-            (0..100).filter(|_| ahead.note(id(1), random.below(1 << 16) * 16384, 16384).is_some()).count();
+        let reads = (0..100)
+            .filter(|_| ahead.note(id(1), (random.below(1 << 16) * 16384, 16384), u64::MAX, false).is_some())
+            .count();
         assert!(reads < 5, "{reads}");
-        let window = (0..4).map(|at| ahead.note(id(1), at * PIECE, PIECE).unwrap_or(0));
+        let window = (0..4).map(|at| ahead.note(id(1), (at * PIECE, PIECE), u64::MAX, false).unwrap_or(0));
         assert!(window.max().unwrap() <= 8);
     }
 

@@ -83,11 +83,11 @@ impl BucketDevice {
         inside: u64,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
-        let ahead = self.ahead.note(id, part.start + inside, buf.len() as u64);
+        let piece = PieceId { filling: id, start: part.start, number: inside / PIECE };
+        let is_known = self.ahead.is_known(piece);
+        let ahead = self.ahead.note(id, (part.start + inside, buf.len() as u64), near.size, is_known);
         // Small parts are what a commit or an fsync left. They are read as a whole, and kept: import and lookups read on in them.
-        let number = inside / PIECE;
-        let is_known = || self.ahead.is_known(PieceId { filling: id, start: part.start, number });
-        if !(ahead.is_some() || part.len <= SMALL_PART_BYTES || is_known())
+        if !(ahead.is_some() || part.len <= SMALL_PART_BYTES || is_known)
             || !self.workers.has_threads()
             || buf.len() as u64 > PIECE
         {
@@ -147,6 +147,8 @@ impl BucketDevice {
 
 /// Parts that may be read soon.
 struct Near {
+    /// Bytes of all parts.
+    size: u64,
     before: Vec<Part>,
     behind: Vec<Part>,
 }
@@ -155,7 +157,11 @@ impl Near {
     fn of(filling: &Filling, part: &Part) -> Near {
         let is_small = part.len <= SMALL_PART_BYTES;
         let before = if is_small { filling.parts_before(part, ROW_MAX) } else { Vec::new() };
-        Near { before, behind: filling.parts_behind(part, if is_small { ROW_MAX } else { PARTS_AHEAD }) }
+        Near {
+            size: filling.parts_end(),
+            before,
+            behind: filling.parts_behind(part, if is_small { ROW_MAX } else { PARTS_AHEAD }),
+        }
     }
 }
 
