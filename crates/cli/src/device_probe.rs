@@ -19,6 +19,9 @@ const SIZE_DEFAULT: u64 = 16 << 30;
 
 /// Default size of a pool in an object store, which takes no space before it is used.
 const BUCKET_SIZE_DEFAULT: u64 = 1 << 40;
+/// Zones of a pool in an object store, unless they get larger than this many bytes. Reads and writes in order wait where a zone ends.
+const BUCKET_ZONES_TARGET: u64 = 4096;
+const BUCKET_ZONE_BYTES_MAX: u64 = 256 << 20;
 
 /// What a device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -119,7 +122,7 @@ impl DeviceOptions {
                 ));
             }
             // Before the file is created, so that a wrong number leaves nothing behind.
-            let zone_size = self.choose_zone_size(&name, size, None, validate)?;
+            let zone_size = self.choose_zone_size(&name, size, (None, zone_size_for(size)), validate)?;
             return Ok(NewDevice { backing: Backing::create(path, size)?, zone_size, is_created: true });
         }
         let probe = terrane_device::probe(path)?;
@@ -132,7 +135,7 @@ impl DeviceOptions {
                     "give it a size: --size 16G",
                 ));
             };
-            let zone_size = self.choose_zone_size(&name, size, None, validate)?;
+            let zone_size = self.choose_zone_size(&name, size, (None, zone_size_for(size)), validate)?;
             let backing = Backing::open(path, OpenMode::ReadWrite)?;
             backing.file().set_len(size).map_err(Failure::io("growing", path))?;
             drop(backing);
@@ -160,7 +163,9 @@ impl DeviceOptions {
             let remedy = "use another device, or --force to overwrite it";
             return Err(Failure::refused(name, "an empty device", found, remedy));
         }
-        let zone_size = self.choose_zone_size(&name, backing.size(), backing.zone_size(), validate)?;
+        let bytes = backing.size();
+        let zones = (backing.zone_size(), zone_size_for(bytes));
+        let zone_size = self.choose_zone_size(&name, bytes, zones, validate)?;
         Ok(NewDevice { backing, zone_size, is_created: false })
     }
 
@@ -172,15 +177,18 @@ impl DeviceOptions {
     /// The zone size of a pool in an object store.
     pub fn bucket_zone_size(&self, url: &str, validate: &dyn Fn(u64) -> Outcome) -> Outcome<u64> {
         self.zone_size.map(validate_zone_size).transpose()?;
-        self.choose_zone_size(url, self.bucket_size(), None, validate)
+        let bytes = self.bucket_size();
+        let aim = 1 << (bytes / BUCKET_ZONES_TARGET).max(1).ilog2();
+        let usual = zone_size_for(bytes).max(aim).min(BUCKET_ZONE_BYTES_MAX);
+        self.choose_zone_size(url, bytes, (None, usual), validate)
     }
 
-    /// The zone size of a device of this size; `own`: that of a zoned drive.
+    /// The zone size of a device of this size; `own`: that of a zoned drive; `usual`: if nobody asks for another.
     fn choose_zone_size(
         &self,
         name: &str,
         bytes: u64,
-        own: Option<u64>,
+        (own, usual): (Option<u64>, u64),
         validate: &dyn Fn(u64) -> Outcome,
     ) -> Outcome<u64> {
         if let (Some(own), Some(asked)) = (own, self.zone_size)
@@ -190,7 +198,7 @@ impl DeviceOptions {
             let found = format!("a zoned drive with zones of {found}");
             return Err(Failure::refused(name, expected, found, "omit --zone-size"));
         }
-        let zone_size = own.or(self.zone_size).unwrap_or_else(|| zone_size_for(bytes));
+        let zone_size = own.or(self.zone_size).unwrap_or(usual);
         own.map(validate_zone_size).transpose()?;
         if bytes / zone_size < u64::from(ZONES_MIN) {
             let expected = format!("space for at least {ZONES_MIN} zones of {}", size::format(zone_size));

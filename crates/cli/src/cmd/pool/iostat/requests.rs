@@ -25,7 +25,8 @@ pub fn of_period(now: &Value, before: Option<&Value>) -> Value {
     let mut period = now.clone();
     if let (Some(period), Some(before)) = (period.as_object_mut(), before) {
         for (key, count) in period {
-            *count = count.as_u64().unwrap_or(0).saturating_sub(before[&*key].as_u64().unwrap_or(0)).into();
+            *count =
+                count.as_u64().unwrap_or(0).saturating_sub(before[key.as_str()].as_u64().unwrap_or(0)).into();
         }
     }
     period
