@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use terrane_bucket::memory::{Fate, Fates};
+use terrane_bucket::memory::{Fate, Fates, Request};
 use terrane_bucket::{BucketDevice, Geometry, MemoryStore, Options};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, OpenMode};
@@ -11,7 +11,7 @@ use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, EarlierState, ImportOptions, Pool};
 use terrane_posix::{Fs, SetAttr, WholeReplay, WriteFlags, replay_pool};
 use terrane_sim::machine::ROOT;
-use terrane_store::env::{Env, SeededEnv};
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::Prng;
 
 const FILES: u64 = 5;
@@ -75,9 +75,12 @@ fn import(store: MemoryStore, seed: u64) -> Result<Machine, String> {
 }
 
 fn import_with(store: MemoryStore, options_of_store: &Options, seed: u64) -> Result<Machine, String> {
+    import_in(Arc::new(SeededEnv::new(seed)), store, options_of_store)
+}
+
+fn import_in(env: Arc<dyn Env>, store: MemoryStore, options_of_store: &Options) -> Result<Machine, String> {
     let device = BucketDevice::open(Arc::new(store), OpenMode::ReadWrite, options_of_store);
     let device: Arc<dyn Device> = Arc::new(device.map_err(|error| error.to_string())?);
-    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
     let pool = Pool::import(vec![device], env, &options()).map_err(|error| error.to_string())?;
     let opened = || -> Result<_, String> {
         let objects = ObjectSets::open(Arc::clone(&pool)).map_err(|error| error.to_string())?;
@@ -330,6 +333,60 @@ fn followers_read_their_state_or_are_told_that_it_is_gone() {
         }
     }
     assert!(stale > 5 && whole > 100, "{stale} stale, {whole} whole");
+}
+
+/// Their parts name each other, so a txg would wait for as many answers as there are.
+#[test]
+fn directories_of_zones_that_are_reset_are_read_beside_the_txgs() {
+    let store = new_store();
+    let first = import(store.client(None), 1).unwrap();
+    let ino = first.fs.lookup(first.fs.root(), b"f0").unwrap().ino;
+    for at in 0..32 {
+        let bytes = Prng::new(at).random_bytes(128 << 10);
+        first.fs.write(ino, at * (128 << 10), &bytes, WriteFlags::default()).unwrap();
+        first.pool.commit().unwrap();
+    }
+    first.fs.forget(ino, 1);
+    first.fs.forget_all();
+    first.pool.export().unwrap();
+    drop(first);
+    let reads: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let fates: Fates = Box::new({
+        let reads = Arc::clone(&reads);
+        move |_, kind, key| {
+            if kind == Request::Get && key.starts_with("z/") {
+                let name = std::thread::current().name().unwrap_or("").to_owned();
+                *reads.lock().unwrap().entry(name).or_default() += 1;
+            }
+            Fate::Succeeds
+        }
+    });
+    let env = Arc::new(SystemEnv::new());
+    let machine = import_in(env, store.client(Some(fates)), &bucket_options()).unwrap();
+    let ino = machine.fs.lookup(machine.fs.root(), b"f0").unwrap().ino;
+    machine.fs.setattr(ino, &SetAttr { size: Some(0), ..SetAttr::default() }, &ROOT).unwrap();
+    machine.pool.commit().unwrap();
+    let before = std::mem::take(&mut *reads.lock().unwrap());
+    let mut waiting = 0;
+    for round in 0..500 {
+        machine.fs.write(ino, 0, &[round as u8; 10], WriteFlags::default()).unwrap();
+        machine.pool.commit().unwrap();
+        let now = machine.pool.status().zones_waiting;
+        waiting = waiting.max(now);
+        if round > 10 && now == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    machine.fs.forget(ino, 1);
+    assert!(
+        waiting > 2 && machine.pool.status().zones_waiting == 0,
+        "zones were emptied, and reset: {waiting}"
+    );
+    let reads = reads.lock().unwrap();
+    let of = |name: &str| reads.get(name).copied().unwrap_or(0) + before.get(name).copied().unwrap_or(0);
+    let others: u64 = reads.iter().filter(|(name, _)| *name != "directory").map(|(_, count)| count).sum();
+    assert!(of("directory") >= 16 && others < 8, "before: {before:?}, then: {reads:?}");
 }
 
 /// What docs/object-store.md says of requests.
