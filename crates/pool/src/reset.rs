@@ -88,6 +88,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether a txg may read the directory of a zone that nobody waits for. If not, it is read meanwhile.
+    pub(crate) fn is_warm(&self, seq: ZoneSeq) -> bool {
+        !self.threaded() || !self.is_far() || self.warming.is_warm(seq, &self.store)
+    }
+
     /// Resets a physical zone that is empty by the tables, so that it can be opened again.
     fn reset_zone(&self, st: &mut SyncState, home: Home) -> Result<(), PoolError> {
         match self.store.devices.get(home.device)?.reset(home.zone) {

@@ -4,10 +4,10 @@
 //! one after the other, and an object store takes its time for each. So threads read them into the cache of parts first, beside the
 //! txgs, and the zone waits for a later txg. A txg that needs the space does not wait for them.
 
-use crate::pool::Pool;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_store::zone_store::ZoneStore;
 use terrane_wire::ZoneSeq;
 
 /// Zones that are read at a time.
@@ -30,22 +30,17 @@ impl Warming {
     pub fn forget(&self, seq: ZoneSeq) {
         self.0.0.lock().remove(&seq);
     }
-}
 
-impl Pool {
-    /// Whether a txg may read the directory of a zone that nobody waits for. If not, it is read meanwhile.
-    pub(crate) fn is_warm(&self, seq: ZoneSeq) -> bool {
-        if !self.threaded() || !self.is_far() {
-            return true;
-        }
-        let mut zones = self.warming.0.0.lock();
+    /// Whether the directory of a zone has been read. If not, a thread begins to read it, or will at a later call.
+    pub fn is_warm(&self, seq: ZoneSeq, store: &Arc<ZoneStore>) -> bool {
+        let mut zones = self.0.0.lock();
         if let Some(has_ended) = zones.get(&seq) {
             return *has_ended;
         }
         if zones.values().filter(|has_ended| !**has_ended).count() >= ZONES_MAX {
             return false;
         }
-        let (store, warming) = (Arc::clone(&self.store), self.warming.clone());
+        let (store, warming) = (Arc::clone(store), self.clone());
         let read = move || {
             // An error is found again by the txg.
             store.warm_parts(seq);
