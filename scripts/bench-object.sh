@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A pool in an object store beside the store itself and s3fs, with a server for S3 on this machine and 0, 20 and 100 ms added to each
+# A pool in an object store beside the store itself, s3fs and rclone, with a server for S3 on this machine and 0, 20 and 100 ms added to each
 # request.
 #
-#   scripts/bench-object.sh [--latency 0,20,100] [--peers raw,terrane,s3fs]
+#   scripts/bench-object.sh [--latency 0,20,100] [--peers raw,terrane,s3fs,rclone]
 #
-# Needs root and /dev/fuse, and the corpus of the other benchmarks. s3fs unpacks a twentieth of the small files. NO_BUILD=1 takes the
+# Needs root and /dev/fuse, and the corpus of the other benchmarks. s3fs and rclone unpack a twentieth of the small files. NO_BUILD=1 takes the
 # programs that were built before.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-latencies=0,20,100 peers=raw,terrane,s3fs
+latencies=0,20,100 peers=raw,terrane,s3fs,rclone
 while [ $# -gt 0 ]; do
     case $1 in
         --latency) latencies=$2; shift 2 ;;
@@ -63,12 +63,23 @@ for latency in ${latencies//,/ }; do
                 "$terrane" umount "$MNT" >&2 || unmount "$MNT"
                 rm -rf "$work/state" "$work/other"
                 ;;
-            s3fs)
-                command -v s3fs >/dev/null || { loud "SKIPPED: no s3fs"; continue; }
-                mkdir -p "$work/objects/files"
-                export S3FS_MOUNT="s3fs files $MNT -o url=$AWS_ENDPOINT_URL -o use_path_request_style -o use_cache="
-                bash -c "$S3FS_MOUNT"
-                python3 "$top/scripts/objects.py" s3fs "$MNT" "$work" >>"$work/rows"
+            s3fs | rclone)
+                command -v "$peer" >/dev/null || { loud "SKIPPED: no $peer"; continue; }
+                mkdir -p "$work/objects/files-$peer"
+                if [ "$peer" = s3fs ]; then
+                    export FOREIGN_MOUNT="s3fs files-s3fs $MNT -o url=$AWS_ENDPOINT_URL -o use_path_request_style -o use_cache="
+                else
+                    # With its cache, without which it refuses programs that seek. A file is put at once, and the cache goes with the mount.
+                    export RCLONE_ADDRESS=127.0.0.1:$((port + 2)) RCLONE_LOG=$work/rclone.log RCLONE_CONFIG=/dev/null
+                    export RCLONE_CONFIG_BENCH_TYPE=s3 RCLONE_CONFIG_BENCH_PROVIDER=Other RCLONE_CONFIG_BENCH_ENV_AUTH=true
+                    export RCLONE_CONFIG_BENCH_ENDPOINT=$AWS_ENDPOINT_URL
+                    FOREIGN_MOUNT="rm -rf $work/rclone; env -u AWS_CA_BUNDLE rclone mount bench:files-rclone $MNT -v --vfs-cache-mode writes"
+                    export FOREIGN_MOUNT="$FOREIGN_MOUNT --vfs-write-back 0s --cache-dir $work/rclone --transfers 8 --rc --rc-no-auth --rc-addr $RCLONE_ADDRESS >$RCLONE_LOG 2>&1 &"
+                fi
+                bash -c "$FOREIGN_MOUNT"
+                for _ in $(seq 100); do is_mounted "$MNT" && break; sleep 0.1; done
+                is_mounted "$MNT" || die "$peer did not mount"
+                python3 "$top/scripts/objects.py" "$peer" "$MNT" "$work" | tee -a "$work/rows" >&2
                 unmount "$MNT"
                 ;;
         esac

@@ -2,7 +2,7 @@
 
 objects.py raw ENDPOINT BUCKET           PUT and GET of 1 GiB in objects of 8 MiB, eight under way: what the store gives
 objects.py terrane MOUNTPOINT WORK       a pool of that name that is mounted there; TERRANE_URL is where it is
-objects.py s3fs MOUNTPOINT WORK
+objects.py s3fs|rclone MOUNTPOINT WORK  FOREIGN_MOUNT is the command that mounts it
 objects.py table FILE...                 of such rows, as Markdown
 """
 
@@ -95,22 +95,29 @@ class Terrane:
         return json.loads(run(TERRANE, "pool", "iostat", "--json", "bench"))["pools"][0]["requests"]
 
 
-class S3fs:
-    name = "s3fs"
+class Foreign:
+    """A mount of another program, by the command FOREIGN_MOUNT."""
 
-    def __init__(self, mount):
-        self.mount = mount
+    def __init__(self, name, mount):
+        self.name, self.mount = name, mount
 
     def cold(self):
         run("umount", self.mount)
         begin = time.monotonic()
-        subprocess.run(["bash", "-c", os.environ["S3FS_MOUNT"]], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(["bash", "-c", os.environ["FOREIGN_MOUNT"]], check=True, stdin=subprocess.DEVNULL)
         while not os.path.ismount(self.mount):
             time.sleep(0.01)
         return time.monotonic() - begin
 
     def sync(self):
-        pass
+        """rclone puts files after they were closed, and says when that has ended."""
+        while self.name == "rclone":
+            stats = json.loads(run("rclone", "rc", "--rc-addr", os.environ["RCLONE_ADDRESS"], "vfs/stats"))["diskCache"]
+            queued = [line for line in open(os.environ["RCLONE_LOG"]) if "queuing for upload" in line]
+            put = [line for line in open(os.environ["RCLONE_LOG"]) if "Copied (" in line]
+            if stats["uploadsInProgress"] == stats["uploadsQueued"] == 0 and len(put) >= len(queued):
+                break
+            time.sleep(0.05)
 
     def requests(self):
         return None
@@ -229,7 +236,8 @@ def main():
     elif what == "table":
         table(sys.argv[2:])
     else:
-        measure({"terrane": Terrane, "s3fs": S3fs}[what](sys.argv[2]), sys.argv[3], os.path.join(os.environ["CORPUS"], "small"))
+        peer = Terrane(sys.argv[2]) if what == "terrane" else Foreign(what, sys.argv[2])
+        measure(peer, sys.argv[3], os.path.join(os.environ["CORPUS"], "small"))
 
 
 main()

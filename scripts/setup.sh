@@ -64,6 +64,7 @@ case $what in bench)
     need mkfs.btrfs btrfs-progs
     need zfs-fuse zfs-fuse
     need s3fs s3fs
+    need rclone rclone
     need db_bench rocksdb-tools
     postgresql
     need fio fio
