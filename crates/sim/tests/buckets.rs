@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use terrane_bucket::memory::{Fate, Fates, Request};
+use terrane_bucket::memory::{Fate, Fates, Ignored, Request};
 use terrane_bucket::{BucketDevice, Geometry, MemoryStore, Options};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, OpenMode};
@@ -47,9 +47,12 @@ fn options() -> ImportOptions {
     ImportOptions { cache_bytes: 1 << 20, ..ImportOptions::default() }
 }
 
-/// A store with an empty pool.
 fn new_store() -> MemoryStore {
-    let store = MemoryStore::default();
+    pool_in(MemoryStore::default())
+}
+
+/// The store, with a pool whose files are empty.
+fn pool_in(store: MemoryStore) -> MemoryStore {
     let geometry = Geometry { write_unit: 4096, zone_size: 1 << 20, zone_count: 48 };
     let device = BucketDevice::create(Arc::new(store.client(None)), geometry, &bucket_options()).unwrap();
     let device: Arc<dyn Device> = Arc::new(device);
@@ -242,13 +245,11 @@ fn bad_line(seed: u64) -> Fates {
     })
 }
 
-/// Machines on a bad line take the pool from each other. What one of them sent comes when another one has it.
-#[test]
-fn a_bad_line_loses_nothing_that_was_synced() {
-    let rounds = std::env::var("TERRANE_BUCKET_ROUNDS").ok().and_then(|word| word.parse().ok()).unwrap_or(40);
+/// Machines on a bad line take the pool from each other. What one of them sent comes when another one has it. Returns how many steps were
+/// taken, and how many machines were stopped.
+fn lives_on_a_bad_line(store: &MemoryStore, rounds: u64) -> Result<(u64, u64), String> {
     let minute = Duration::from_secs(60);
     let patient = Options { write_patience: minute, read_patience: minute, ..bucket_options() };
-    let store = new_store();
     let mut ledger = Ledger::default();
     let (mut fenced, mut served) = (0, 0);
     for round in 0..rounds {
@@ -256,8 +257,8 @@ fn a_bad_line_loses_nothing_that_was_synced() {
         let machine = (0..20).find_map(|again| {
             import_with(store.client(Some(bad_line(round * 100 + again))), &patient, round).ok()
         });
-        let machine = machine.unwrap_or_else(|| panic!("round {round}: not imported"));
-        machine.holds(&ledger).unwrap_or_else(|text| panic!("round {round}: {text}"));
+        let machine = machine.ok_or_else(|| format!("round {round}: not imported"))?;
+        machine.holds(&ledger).map_err(|text| format!("round {round}: {text}"))?;
         machine.go_on_from(&mut ledger);
         let mut random = Prng::new(round);
         for _ in 0..random.below(30) {
@@ -272,13 +273,34 @@ fn a_bad_line_loses_nothing_that_was_synced() {
         }
         if ledger.written.values().map(Vec::len).sum::<usize>() > 4 << 20 {
             drop(machine);
-            import(store.client(None), round).unwrap().empty(&mut ledger);
+            import(store.client(None), round)?.empty(&mut ledger);
         }
     }
-    let machine = import(store.client(None), 1).unwrap();
-    machine.holds(&ledger).unwrap();
+    let machine = import(store.client(None), 1)?;
+    machine.holds(&ledger)?;
     machine.check();
+    Ok((served, fenced))
+}
+
+fn rounds() -> u64 {
+    std::env::var("TERRANE_BUCKET_ROUNDS").ok().and_then(|word| word.parse().ok()).unwrap_or(40)
+}
+
+#[test]
+fn a_bad_line_loses_nothing_that_was_synced() {
+    let rounds = rounds();
+    let (served, fenced) = lives_on_a_bad_line(&new_store(), rounds).unwrap();
     assert!(served > rounds * 8 && fenced < rounds / 4, "{served} steps, {fenced} machines were stopped");
+}
+
+/// The test above rests on what stores promise, and finds one that does not keep it.
+#[test]
+fn a_store_that_breaks_a_promise_is_found_by_lives_on_a_bad_line() {
+    for condition in [Ignored::Absence, Ignored::Version] {
+        let store = pool_in(MemoryStore::that_ignores(condition));
+        let outcome = lives_on_a_bad_line(&store, 200);
+        assert!(outcome.is_err(), "{condition:?}: {outcome:?}");
+    }
 }
 
 /// The newest committed state, read-only, beside the machine that writes. `earlier`: a state whose cache it takes over.
@@ -389,6 +411,46 @@ fn directories_of_zones_that_are_reset_are_read_beside_the_txgs() {
     assert!(of("directory") >= 16 && others < 8, "before: {before:?}, then: {reads:?}");
 }
 
+/// An export leaves the resets of emptied zones to the next import: after its last txg, nothing would record them.
+#[test]
+fn a_pool_that_is_exported_with_emptied_zones_is_whole() {
+    let mut most = 0;
+    for seed in 0..8 {
+        let store = new_store();
+        let first = import(store.client(None), seed).unwrap();
+        let (mut ledger, mut random) = (Ledger::default(), Prng::new(seed));
+        for _ in 0..150 {
+            first.step(&mut ledger, &mut random).unwrap();
+        }
+        first.empty(&mut ledger);
+        // After so many txgs the zones are old enough, or not quite.
+        for _ in 0..seed {
+            first.step(&mut ledger, &mut random).unwrap();
+            first.pool.commit().unwrap();
+        }
+        first.fs.forget_all();
+        first.pool.export().unwrap();
+        drop(first);
+        let synced = ledger.written.iter().map(|(file, bytes)| (*file, bytes.len())).collect();
+        ledger.synced = synced;
+        let next = import(store.client(None), seed).unwrap();
+        next.holds(&ledger).unwrap();
+        let waiting = next.pool.status().zones_waiting;
+        most = most.max(waiting);
+        for _ in 0..8 {
+            next.step(&mut ledger, &mut random).unwrap();
+            next.pool.commit().unwrap();
+        }
+        let status = next.pool.status();
+        assert!(
+            status.zones_waiting == 0 && status.zones_empty + 8 > status.zones,
+            "seed {seed}: {status:?}"
+        );
+        next.check();
+    }
+    assert!(most > 2, "zones were left to the import: {most}");
+}
+
 /// What docs/object-store.md says of requests.
 #[test]
 fn requests_are_as_few_as_is_said() {
@@ -430,7 +492,7 @@ fn requests_are_as_few_as_is_said() {
 /// any of them acknowledged is in the pool.
 #[test]
 fn machines_that_fight_lose_nothing_that_was_synced() {
-    let rounds = std::env::var("TERRANE_BUCKET_ROUNDS").ok().and_then(|word| word.parse().ok()).unwrap_or(40);
+    let rounds = rounds();
     let store = new_store();
     let mut ledger = Ledger::default();
     let mut holder = import(store.client(None), 1).unwrap();
