@@ -1,13 +1,15 @@
 //! Changes of one object in one txg.
 //!
-//! Dirty blocks are whole blocks in memory, possibly without trailing zeros. Freed blocks are kept as ranges,
-//! so that truncating a terabyte costs nothing until the sync. A clone is a dirty block too, with a pointer
+//! Dirty blocks are whole blocks in memory, possibly without trailing zeros, or [parts](crate::part) of large ones. Freed blocks are
+//! kept as ranges, so that truncating a terabyte costs nothing until the sync. A clone is a dirty block too, with a pointer
 //! instead of bytes. So readers, writers, truncation and the sync see one state, in one map.
 //!
-//! Invariants: a block in `blocks` was written after any free that covers it. A block in `restored` is also in
+//! Invariants: a block in `blocks` was written after any free that covers it. No free of its txg covers a part, whose old content is the
+//! stored block. A block in `restored` is also in
 //! `blocks`, with unchanged content.
 
 use crate::dnode::Dnode;
+use crate::part::Part;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -73,20 +75,29 @@ pub(crate) enum DirtyBlock {
     /// A stored block of another place, to be shared. It is in a tree as of the last sync, and no syncing txg
     /// removes it from there.
     Given(Arc<Normal>),
+    /// New bytes for a part of the stored block.
+    Part(Arc<Part>),
 }
 
 impl DirtyBlock {
     pub fn data(&self) -> Option<&Arc<Vec<u8>>> {
         match self {
             DirtyBlock::Data(data) => Some(data),
-            DirtyBlock::Given(_) => None,
+            DirtyBlock::Given(_) | DirtyBlock::Part(_) => None,
         }
     }
 
     pub fn given(&self) -> Option<&Arc<Normal>> {
         match self {
-            DirtyBlock::Data(_) => None,
+            DirtyBlock::Data(_) | DirtyBlock::Part(_) => None,
             DirtyBlock::Given(ptr) => Some(ptr),
+        }
+    }
+
+    pub fn part(&self) -> Option<&Arc<Part>> {
+        match self {
+            DirtyBlock::Data(_) | DirtyBlock::Given(_) => None,
+            DirtyBlock::Part(part) => Some(part),
         }
     }
 }
@@ -96,14 +107,14 @@ impl DirtyBlock {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirtyBlocks {
     blocks: BTreeMap<u64, DirtyBlock>,
-    /// Bytes to store.
+    /// Bytes in memory of what is to be stored.
     data_bytes: u64,
     /// Allocated bytes of stored blocks that are to be shared.
     given_bytes: u64,
 }
 
 impl DirtyBlocks {
-    /// Bytes to store.
+    /// Bytes in memory of what is to be stored.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
@@ -112,6 +123,7 @@ impl DirtyBlocks {
         match block {
             DirtyBlock::Data(data) => (&mut self.data_bytes, data.len() as u64),
             DirtyBlock::Given(ptr) => (&mut self.given_bytes, ptr.allocated_bytes()),
+            DirtyBlock::Part(part) => (&mut self.data_bytes, part.bytes()),
         }
     }
 
@@ -235,6 +247,8 @@ pub(crate) enum DirtyContent {
     Data(Arc<Vec<u8>>),
     /// The content of this stored block.
     Given(Arc<Normal>),
+    /// The stored block, with these new bytes.
+    Part(Arc<Part>),
     Zeros,
     Unchanged,
 }
@@ -248,6 +262,7 @@ impl Dirty {
         match self.blocks.get(&block) {
             Some(DirtyBlock::Data(data)) => DirtyContent::Data(data.clone()),
             Some(DirtyBlock::Given(ptr)) => DirtyContent::Given(ptr.clone()),
+            Some(DirtyBlock::Part(part)) => DirtyContent::Part(part.clone()),
             None if self.freed.contains(block) => DirtyContent::Zeros,
             None => DirtyContent::Unchanged,
         }
@@ -274,7 +289,7 @@ impl Dirty {
         self.written_bytes() + self.blocks.given_bytes
     }
 
-    /// Bytes of the blocks that the sync will write, without clones.
+    /// Bytes in memory of the blocks that the sync will write, without clones.
     pub fn written_bytes(&self) -> u64 {
         let spill = if let SpillChange::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
         self.blocks.data_bytes + spill

@@ -42,6 +42,7 @@ pub mod object_sets;
 pub mod objset;
 pub mod owner_header;
 pub mod owners;
+mod part;
 pub mod queued_subtree;
 mod read_streams;
 pub mod shared;

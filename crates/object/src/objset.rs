@@ -13,6 +13,7 @@ mod bound;
 mod create;
 mod find_for_rewrite;
 mod owners;
+mod parts;
 mod pointer;
 mod policy;
 mod queue;

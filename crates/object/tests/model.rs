@@ -4,6 +4,7 @@
 use crate::support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use support::{COST, World, create, file_of, import, noise, options, sim, spec};
 use terrane_codec::Compressor;
 use terrane_format::{BlockPtr, Owner};
@@ -24,6 +25,9 @@ struct Thing {
 type Oracle = BTreeMap<u64, Thing>;
 
 const MAX: u64 = 3 << 20;
+
+/// Writes of parts of records.
+static PARTS: AtomicU64 = AtomicU64::new(0);
 
 fn compare(world: &World, oracle: &Oracle) {
     for (id, Thing { bytes, spill }) in oracle {
@@ -121,7 +125,11 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
             let value = pick(4) as u8;
             let data: Vec<u8> =
                 (0..len).map(|n| if value == 0 { 0 } else { value.wrapping_add((n / 7) as u8) }).collect();
-            object.write(&tx, at, &data).unwrap();
+            if pick(4) == 0 || !object.write_part(&tx, at, &data).unwrap() {
+                object.write(&tx, at, &data).unwrap();
+            } else {
+                PARTS.fetch_add(1, Ordering::Relaxed);
+            }
             let end = at as usize + len;
             if bytes.len() < end {
                 bytes.resize(end, 0);
@@ -175,6 +183,9 @@ fn objects_behave_like_byte_arrays() {
                 if env.random_u64().is_multiple_of(8) {
                     world.pool.commit().unwrap();
                 }
+                if env.random_u64().is_multiple_of(4) {
+                    world.pool.drop_cache();
+                }
             }
             // First dirty state, then stored state, then the state after an import.
             for (id, Thing { bytes, spill }) in &oracle {
@@ -193,6 +204,87 @@ fn objects_behave_like_byte_arrays() {
             }
         }
     }
+    assert!(PARTS.load(Ordering::Relaxed) > 20, "few parts of records were written: {PARTS:?}");
+}
+
+/// Small writes into stored records, beside all else that changes them. What is read is new, also while it is not stored.
+#[test]
+fn parts_of_records_behave_like_bytes() {
+    const RECORD: u64 = 64 << 10;
+    const BYTES: u64 = 20 * RECORD;
+    let (mut kept, mut joined) = (0, 0);
+    for seed in 0..10 {
+        let device = sim(seed);
+        let env = SeededEnv::new(seed);
+        let pick = |n: u64| env.random_u64() % n;
+        let mut world = create(&device, seed);
+        let text = |len: u64| -> Vec<u8> { (0..len).map(|n| (n / 40 + pick(3)) as u8).collect() };
+        let tx = world.pool.begin(COST).unwrap();
+        let spec = ObjectSpec {
+            kind: ObjectKind::File,
+            block_size: RECORD as u32,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: None,
+        };
+        let id = world.set.create(&tx, spec).unwrap().id();
+        let mut bytes = text(BYTES);
+        world.set.hold(id).unwrap().write(&tx, 0, &bytes).unwrap();
+        drop(tx);
+        for round in 0..300 {
+            let object = world.set.hold(id).unwrap();
+            let at = pick(BYTES - 1);
+            match pick(24) {
+                0 => drop(world.pool.commit().unwrap()),
+                1 => {
+                    let tx = world.pool.begin(COST).unwrap();
+                    let len = pick(3 * RECORD).min(BYTES - at);
+                    object.zero_range(&tx, at, len).unwrap();
+                    bytes[at as usize..(at + len) as usize].fill(0);
+                }
+                2 => {
+                    let tx = world.pool.begin(COST).unwrap();
+                    object.truncate(&tx, at).unwrap();
+                    bytes[at as usize..].fill(0);
+                }
+                3 => {
+                    drop(object);
+                    world.pool.export().unwrap();
+                    world = import(&device, seed * 1000 + round);
+                }
+                4 => world.pool.drop_cache(),
+                5..10 => {
+                    let len = 1 + pick(RECORD).min(BYTES - at - 1);
+                    let mut found = vec![0; len as usize];
+                    object.read(at, &mut found).unwrap();
+                    assert!(found == bytes[at as usize..(at + len) as usize], "seed {seed}, round {round}");
+                }
+                kind => {
+                    let tx = world.pool.begin(COST).unwrap();
+                    // Half of them follow each other until a record is new as a whole.
+                    let (at, len) = if kind < 17 {
+                        (at, 1 + pick([100, 5000, RECORD][pick(3) as usize]))
+                    } else {
+                        joined += 1;
+                        (joined * RECORD / 4 % BYTES, RECORD / 4)
+                    };
+                    let new = text(len.min(BYTES - at));
+                    if object.write_part(&tx, at, &new).unwrap() {
+                        kept += 1;
+                    } else {
+                        object.write(&tx, at, &new).unwrap();
+                    }
+                    bytes[at as usize..][..new.len()].copy_from_slice(&new);
+                }
+            }
+        }
+        world.pool.commit().unwrap();
+        let mut found = vec![1; BYTES as usize];
+        world.set.hold(id).unwrap().read(0, &mut found).unwrap();
+        assert!(found == bytes, "seed {seed}");
+        assert_eq!(world.pool.check_tables(), vec![]);
+    }
+    assert!(kept > 300, "few parts were kept: {kept}");
 }
 
 #[test]

@@ -8,6 +8,9 @@ use terrane_format::block_ptr::{BlockPtr, Key, Normal};
 use terrane_format::directory::Owner;
 use terrane_store::PoolError;
 use terrane_store::pipeline::PreEncoded;
+use terrane_store::reader::StoredForm;
+use terrane_store::workers::Pending;
+use terrane_wire::Corrupt;
 
 impl Pool {
     /// The block of a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names
@@ -26,6 +29,21 @@ impl Pool {
     /// will not be read again. On an error the content of the memory is undefined.
     pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {
         self.reader.read_into(ptr, owner, out)
+    }
+
+    /// The verified stored form of a compressed block. `None`: it is not compressed, or its content is in memory.
+    pub fn read_stored_form(&self, normal: &Normal, owner: Owner) -> Result<Option<StoredForm>, PoolError> {
+        self.reader.read_stored_form(normal, owner)
+    }
+
+    /// The content of a stored form.
+    pub fn unpack(&self, form: &StoredForm) -> Result<Arc<Vec<u8>>, PoolError> {
+        self.reader.unpack(form)
+    }
+
+    /// The content of a stored form, from a worker.
+    pub fn unpack_on_worker(&self, form: &StoredForm) -> Pending<Result<Vec<u8>, Corrupt>> {
+        self.reader.unpack_on_worker(form)
     }
 
     /// The content of a data block, and its stored form, for a rewrite.

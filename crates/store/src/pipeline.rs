@@ -133,6 +133,18 @@ impl DecodeContext {
         DecodeContext { owner, compression, lsize, addr: None }
     }
 
+    /// Bytes of the content.
+    pub(crate) fn lsize(&self) -> usize {
+        self.lsize as usize
+    }
+
+    /// The content of these stored bytes.
+    pub(crate) fn decompress(&self, codec: &mut Compressor, stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
+        let mut out = Vec::new();
+        let decoded = codec.decompress(self.compression, stored, self.lsize(), &mut out);
+        decoded.map(|()| out).map_err(|corrupt| self.name(corrupt))
+    }
+
     fn name(&self, corrupt: Corrupt) -> Corrupt {
         match self.addr {
             Some(addr) => corrupt.within(addr),
@@ -207,11 +219,7 @@ impl Pipeline {
 
     /// Decompresses stored bytes that were verified.
     pub fn decode(&self, context: &DecodeContext, stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
-        let mut out = Vec::new();
-        let decoded = self.workers.run_inline(|codec| {
-            codec.decompress(context.compression, stored, context.lsize as usize, &mut out)
-        });
-        decoded.map(|()| out).map_err(|corrupt| context.name(corrupt))
+        self.workers.run_inline(|codec| context.decompress(codec, stored))
     }
 
     /// Like [`decode`](Pipeline::decode), into memory of exactly the content's size.

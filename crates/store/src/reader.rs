@@ -28,6 +28,9 @@ use terrane_format::directory::Owner;
 use terrane_wire::{Corrupt, Txg};
 
 mod prefetch;
+mod stored_form;
+
+pub use stored_form::StoredForm;
 
 /// Most heals that wait for the next txg. More are dropped, and found again by later reads.
 const HEALS_MAX: usize = 256;

@@ -1,6 +1,6 @@
 //! Reading and writing blocks.
 //!
-//! Writes change whole blocks in memory. A block that the syncing txg also holds is copied first.
+//! Writes change whole blocks in memory, or keep [parts](crate::part) of large ones. A block that the syncing txg also holds is copied first.
 
 #![expect(clippy::indexing_slicing, reason = "pieces were cut to the length of the block")]
 
@@ -9,12 +9,16 @@ use crate::dirty::{DirtyBlock, DirtyContent};
 use crate::dnode::{OBJECT_BYTES_MAX, check_block_bytes};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
+use crate::part::Part;
 use crate::tree::lookup;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::Key;
 use terrane_pool::Tx;
 use terrane_wire::Corrupt;
+
+/// Least size of records of which a part is kept apart, in bytes. Smaller ones are decompressed at once.
+const PART_RECORD_MIN: usize = 4 << 10;
 
 /// The name in the cache of the block behind a pointer.
 pub(crate) fn key_of(ptr: &BlockPtr) -> Option<Key> {
@@ -51,10 +55,10 @@ impl Object {
             state.dirty(tx.txg()).is_resized = true;
             // A hole as well: its size changes, and a search for changes by birth must see that.
             let hole = (count == 1).then(Arc::default);
-            // A cloned block was read as `base`: a block of another size has other bytes.
+            // A cloned block, or a part of one, was read as `base`: a block of another size has other bytes.
             let dirty = match state.dirty(tx.txg()).blocks.remove(0) {
                 Some(DirtyBlock::Data(content)) => Some(content),
-                Some(DirtyBlock::Given(_)) | None => None,
+                Some(DirtyBlock::Given(_) | DirtyBlock::Part(_)) | None => None,
             };
             if let Some(mut content) = dirty.or(base).or(hole) {
                 Arc::make_mut(&mut content).resize(bytes as usize, 0);
@@ -71,6 +75,12 @@ impl Object {
                 let state = self.state.read();
                 let given = match state.dirty_content(block) {
                     DirtyContent::Data(data) => return Ok(Some(data)),
+                    DirtyContent::Part(part) => {
+                        drop(state);
+                        let mut content = Vec::clone(&*self.table()?.pool().unpack(&part.base)?);
+                        part.pieces.apply(&mut content);
+                        return Ok(Some(Arc::new(content)));
+                    }
                     DirtyContent::Zeros => return Ok(None),
                     DirtyContent::Given(ptr) => Some(ptr),
                     DirtyContent::Unchanged => None,
@@ -202,6 +212,13 @@ impl Object {
                 (rest, at) = (after, at + len as u64);
                 continue;
             }
+            if let DirtyContent::Part(part) = self.state.read().dirty_content(block)
+                && let Some(new) = part.pieces.get(inside..inside + len)
+            {
+                piece.copy_from_slice(new);
+                (rest, at) = (after, at + len as u64);
+                continue;
+            }
             let data = self.raw_block(block)?;
             let have = data.as_ref().and_then(|data| data.get(inside..)).unwrap_or(&[]);
             let have = have.get(..len).unwrap_or(have);
@@ -260,7 +277,72 @@ impl Object {
         Ok(())
     }
 
-    /// Whether the txg of `tx` has new bytes of the block already.
+    /// Writes a part of one large compressed record, which is decompressed only when it is stored. False: nothing was done, so
+    /// [`write`](Object::write) must do it.
+    pub fn write_part(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<bool, ObjectError> {
+        let record_bytes = self.block_size() as usize;
+        let (block, inside) = (offset / record_bytes as u64, (offset % record_bytes as u64) as usize);
+        if self.kind() != ObjectKind::File
+            || record_bytes < PART_RECORD_MIN
+            || data.is_empty()
+            || data.len() >= record_bytes
+            || inside + data.len() > record_bytes
+        {
+            return Ok(false);
+        }
+        let dnode = {
+            let state = self.state.read();
+            let open = state.open.as_ref().filter(|open| open.txg == tx.txg());
+            match open.and_then(|open| open.blocks.get(&block)) {
+                Some(DirtyBlock::Part(part)) if part.pieces.has_place() => None,
+                Some(_) => return Ok(false),
+                None => match state.dirty_content(block) {
+                    DirtyContent::Unchanged if state.recent.get(block).is_none() => Some(state.dnode.clone()),
+                    _ => return Ok(false),
+                },
+            }
+        };
+        let base = match dnode {
+            Some(dnode) => {
+                let table = self.table()?;
+                // What goes wrong here, the usual way tries again and reports.
+                let ptr = lookup(table.pool(), self.tree_id(), &dnode, 0, block);
+                let Ok(BlockPtr::Normal(normal)) = ptr else { return Ok(false) };
+                if normal.lsize as usize > record_bytes {
+                    return Ok(false);
+                }
+                let form = table.pool().read_stored_form(&normal, self.tree_id().owner(0, block));
+                let Ok(Some(form)) = form else { return Ok(false) };
+                Some(Arc::new(form))
+            }
+            None => None,
+        };
+        let is_done = self.change(tx, |state| {
+            let blocks = &mut state.dirty(tx.txg()).blocks;
+            let mut part = match (blocks.remove(block), base) {
+                (Some(DirtyBlock::Part(part)), _) => part,
+                (None, Some(base)) => Arc::new(Part::new(base)),
+                (found, _) => {
+                    found.into_iter().for_each(|found| blocks.insert(block, found));
+                    return false;
+                }
+            };
+            let pieces = &mut Arc::make_mut(&mut part).pieces;
+            pieces.put(inside, data);
+            let new = match pieces.take_whole(record_bytes) {
+                Some(whole) => DirtyBlock::Data(Arc::new(whole)),
+                None => DirtyBlock::Part(part),
+            };
+            blocks.insert(block, new);
+            true
+        })?;
+        if is_done {
+            tx.pool().note_user_bytes(data.len() as u64);
+        }
+        Ok(is_done)
+    }
+
+    /// Whether the txg of `tx` has all bytes of the block already.
     fn is_dirty(&self, tx: &Tx, block: u64) -> bool {
         let state = self.state.read();
         let open = state.open.as_ref().filter(|open| open.txg == tx.txg());

@@ -127,7 +127,7 @@ impl State {
         self.open.get_or_insert_with(|| Dirty::new(txg))
     }
 
-    /// Bytes of new blocks in the open txg.
+    /// Bytes in memory of new blocks in the open txg.
     pub fn open_bytes(&self) -> i64 {
         self.open.as_ref().map_or(0, |open| open.blocks.data_bytes().cast_signed())
     }
@@ -198,14 +198,14 @@ impl State {
     pub fn block_in_memory(&self, block: u64) -> Option<Arc<Vec<u8>>> {
         let content = match self.dirty_content(block) {
             DirtyContent::Data(data) => Some(data),
-            DirtyContent::Zeros | DirtyContent::Given(_) => None,
+            DirtyContent::Zeros | DirtyContent::Given(_) | DirtyContent::Part(_) => None,
             DirtyContent::Unchanged => self.recent.get(block),
         };
         content.filter(|data| data.len() == self.dnode.block_bytes as usize)
     }
 
-    /// Changes a block of which the txg of `tx` has new bytes already. Returns `change` if it has none. A cloned block must be read
-    /// first.
+    /// Changes a block of which the txg of `tx` has all bytes already. Returns `change` if it has not. A cloned block, or a part of
+    /// one, must be read first.
     pub fn change_dirty_block<F: FnOnce(&mut Arc<Vec<u8>>)>(
         &mut self,
         tx: &Tx,
@@ -224,7 +224,9 @@ impl State {
     pub fn take_clean(&mut self, block: u64) -> Option<(Arc<Vec<u8>>, Option<Key>)> {
         match self.dirty_content(block) {
             DirtyContent::Unchanged => self.recent.take(block),
-            DirtyContent::Data(_) | DirtyContent::Given(_) | DirtyContent::Zeros => None,
+            DirtyContent::Data(_) | DirtyContent::Given(_) | DirtyContent::Part(_) | DirtyContent::Zeros => {
+                None
+            }
         }
     }
 

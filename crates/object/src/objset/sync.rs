@@ -5,6 +5,7 @@
 //!
 //! Invariant: no txg publishes a pointer to a block that it freed.
 
+use super::parts::PartContents;
 use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet, Syncing};
 use crate::dirty::{Dirty, DirtyBlock, Frozen, Ranges, SpillChange};
@@ -16,6 +17,7 @@ use crate::lifetime_hints::{ReplacedPointers, content_birth};
 use crate::mos_change::{MosChange, MosUpdate, patched};
 use crate::object::{Object, key_of};
 use crate::object_alloc::add_slots;
+use crate::part::Part;
 use crate::queued_subtree::QueuedSubtree;
 use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
 use std::collections::BTreeMap;
@@ -33,6 +35,8 @@ use terrane_wire::{IdMap, ObjectId, Txg};
 
 /// Blocks per write call. Not bytes: with a few large blocks, each worker would get one at a time and wait.
 const CHUNK_BLOCKS: usize = 512;
+/// Bytes of records in a write call that were not in memory as a whole.
+const CHUNK_PART_BYTES: usize = 16 << 20;
 
 /// A dirty object, and the changes that the sync takes from it. Some facts are repeated here: with many objects, each look behind a
 /// pointer is a cache miss.
@@ -281,9 +285,34 @@ impl ObjectSet {
         log::error!(
             "object set {set} object {id}: changes of txg {txg} lost, all copies of its dnode block or tree are damaged"
         );
-        self.pool.note_lost_changes(object.tree_id().owner(0, 0), txg);
-        self.table.note_lost_changes(id);
+        self.note_lost_changes(txg, object, 0);
         Ok(())
+    }
+
+    /// `fsync` of the file reports it from now on, and `status` names a block.
+    fn note_lost_changes(&self, txg: Txg, object: &Object, block: u64) {
+        self.pool.note_lost_changes(object.tree_id().owner(0, block), txg);
+        self.table.note_lost_changes(object.id());
+    }
+
+    /// The new content of a record of which there is a part. `None`: its stored form matches its checksum, and cannot be decompressed.
+    fn content_of_part<'p>(
+        &self,
+        txg: Txg,
+        (object, block): (&Object, u64),
+        parts: &mut PartContents<'p, impl Iterator<Item = &'p Arc<Part>>>,
+    ) -> Result<Option<Arc<Vec<u8>>>, PoolError> {
+        match parts.take_next() {
+            Err(PoolError::Corrupt(corrupt)) => {
+                let (set, id) = (self.id, object.id());
+                log::error!(
+                    "object set {set} object {id} block {block}: changes of txg {txg} lost: {corrupt}"
+                );
+                self.note_lost_changes(txg, object, block);
+                Ok(None)
+            }
+            content => content.map(Some),
+        }
     }
 
     /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree. Returns
@@ -296,8 +325,10 @@ impl ObjectSet {
     ) -> Result<(Vec<Dnode>, Vec<BlockNames>), ObjectError> {
         let policy = self.policy();
         let mut written = vec![Written::default(); changed.len()];
+        let txg = txg_sync.txg();
         let mut requests = Vec::new();
         let mut positions = Vec::new();
+        let mut part_bytes = 0;
         // Dnodes of objects whose trees stay. Made as soon as their spills are written, while their memory is in the processor's cache.
         let mut treeless: Vec<Option<Dnode>> = Vec::with_capacity(changed.len());
         for (index, ChangedObject { object, frozen, .. }) in changed.iter().enumerate() {
@@ -313,30 +344,44 @@ impl ObjectSet {
                 ptr.features().for_each(|feature| self.pool.note_use(feature));
                 written.get_mut(index).into_iter().for_each(|new| _ = new.blocks.insert(block, ptr.clone()));
             }
-            let data = frozen.dirty.blocks.iter().filter_map(|(block, new)| Some((block, new.data()?)));
-            let blocks = data.map(|(block, data)| {
-                let data = data.clone();
-                if frozen.dnode.kind.is_metadata() {
-                    return (*block, self.request(object, frozen, *block, data, Stream::Metadata, &policy));
+            let parts = frozen.dirty.blocks.values().filter_map(DirtyBlock::part);
+            let mut parts = PartContents::new(&self.pool, parts);
+            let data = frozen.dirty.blocks.iter().filter_map(|(block, new)| match new {
+                DirtyBlock::Data(data) => Some(Ok((*block, data.clone()))),
+                DirtyBlock::Given(_) => None,
+                DirtyBlock::Part(_) => {
+                    let content = self.content_of_part(txg, (object, *block), &mut parts);
+                    content.map(|content| Some((*block, content?))).transpose()
                 }
-                if frozen.dirty.restored.contains_key(block) {
+            });
+            let mut request_of = |(block, data): (u64, Arc<Vec<u8>>)| {
+                if frozen.dnode.kind.is_metadata() {
+                    return (block, self.request(object, frozen, block, data, Stream::Metadata, &policy));
+                }
+                if frozen.dirty.restored.contains_key(&block) {
                     // It did not die, so it says nothing about block lifetimes. The old stored form must not be
                     // kept either.
-                    return (*block, self.request(object, frozen, *block, data, Stream::Data(file), &policy));
+                    return (block, self.request(object, frozen, block, data, Stream::Data(file), &policy));
                 }
-                let old = replaced.pointer(*block);
+                let old = replaced.pointer(block);
                 let placement =
                     Placement { replaced_birth: old.as_ref().map_or(Txg(0), content_birth), ..file };
-                let request = self.request(object, frozen, *block, data, Stream::Data(placement), &policy);
+                let request = self.request(object, frozen, block, data, Stream::Data(placement), &policy);
                 // A block that was freed in this txg leaves the tree, even if it was written again.
-                let is_stored = !frozen.dirty.is_resized && !frozen.dirty.freed.contains(*block);
+                let is_stored = !frozen.dirty.is_resized && !frozen.dirty.freed.contains(block);
                 let replaces = old.filter(|_| is_stored);
-                (*block, WriteRequest { replaces, ..request })
-            });
-            for (block, request) in blocks.chain(spill) {
+                (block, WriteRequest { replaces, ..request })
+            };
+            let blocks = data.map(|found: Result<_, PoolError>| found.map(&mut request_of));
+            for found in blocks.chain(spill.map(Ok)) {
+                let (block, request) = found?;
+                if frozen.dirty.blocks.get(&block).is_some_and(|new| new.part().is_some()) {
+                    part_bytes += request.data.len();
+                }
                 requests.push(request);
                 positions.push((index, block));
-                if requests.len() >= CHUNK_BLOCKS {
+                if requests.len() >= CHUNK_BLOCKS || part_bytes >= CHUNK_PART_BYTES {
+                    part_bytes = 0;
                     let pointers = txg_sync.write(std::mem::take(&mut requests))?;
                     insert_written(txg_sync.txg(), &mut written, &mut positions, pointers);
                     make_treeless(

@@ -1,0 +1,150 @@
+//! Records of which a txg has new bytes for a part.
+//!
+//! A small write into a large compressed record needs the rest of it only when the record is stored. Until then the new bytes lie beside
+//! the stored form of the old content. The writer does not wait for the decompression, and the txg takes more such writes, as each takes
+//! less memory.
+//!
+//! Invariant: pieces do not overlap or touch, and lie within the record.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use terrane_store::reader::StoredForm;
+
+/// Pieces of one record. With more, the record is kept whole.
+const PIECES_MAX: usize = 64;
+/// Memory of a piece beside its bytes.
+const PIECE_BYTES: u64 = 64;
+
+/// New bytes of a record, and its old content as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub base: Arc<StoredForm>,
+    pub pieces: Pieces,
+}
+
+impl Part {
+    pub fn new(base: Arc<StoredForm>) -> Part {
+        Part { base, pieces: Pieces::default() }
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> u64 {
+        self.base.stored_bytes() as u64 + self.pieces.bytes()
+    }
+}
+
+/// Bytes of a record by offset.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pieces {
+    pieces: BTreeMap<usize, Vec<u8>>,
+    piece_bytes: usize,
+}
+
+impl Pieces {
+    /// Bytes in memory.
+    pub fn bytes(&self) -> u64 {
+        self.piece_bytes as u64 + self.pieces.len() as u64 * PIECE_BYTES
+    }
+
+    /// Whether another piece finds a place.
+    pub fn has_place(&self) -> bool {
+        self.pieces.len() < PIECES_MAX
+    }
+
+    /// Writes bytes at an offset.
+    pub fn put(&mut self, at: usize, data: &[u8]) {
+        let end = at + data.len();
+        let before = self.pieces.range(..=at).next_back();
+        let before = before.filter(|(start, piece)| **start + piece.len() >= at).map(|(start, _)| *start);
+        let start = before.unwrap_or(at);
+        let mut joined = before.and_then(|start| self.pieces.remove(&start)).unwrap_or_default();
+        self.piece_bytes -= joined.len();
+        let (old_end, inside) = (start + joined.len(), at - start);
+        if let Some(place) = joined.get_mut(inside..inside + data.len()) {
+            place.copy_from_slice(data);
+        } else {
+            joined.truncate(inside);
+            joined.extend_from_slice(data);
+        }
+        let mut joined_end = end.max(old_end);
+        while let Some((next, piece)) = self.pieces.range(at..=joined_end).next() {
+            let (next, len) = (*next, piece.len());
+            let piece = self.pieces.remove(&next).unwrap_or_default();
+            self.piece_bytes -= len;
+            joined.extend_from_slice(piece.get(joined_end - next..).unwrap_or_default());
+            joined_end = joined_end.max(next + len);
+        }
+        self.piece_bytes += joined.len();
+        self.pieces.insert(start, joined);
+    }
+
+    /// All bytes of a record of this size, if they are all new.
+    pub fn take_whole(&mut self, record_bytes: usize) -> Option<Vec<u8>> {
+        let first = self.pieces.first_entry().filter(|piece| piece.get().len() == record_bytes)?;
+        self.piece_bytes = 0;
+        Some(first.remove())
+    }
+
+    /// These bytes, if all of them are new.
+    pub fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        let (start, piece) = self.pieces.range(..=range.start).next_back()?;
+        piece.get(range.start - start..range.end - start)
+    }
+
+    /// The new content, from the old one.
+    pub fn apply(&self, content: &mut Vec<u8>) {
+        for (start, piece) in &self.pieces {
+            let end = start + piece.len();
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content.get_mut(*start..end).into_iter().for_each(|place| place.copy_from_slice(piece));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_wire::Prng;
+
+    #[test]
+    fn pieces_behave_like_bytes() {
+        const BYTES: usize = 200;
+        for seed in 0..300 {
+            let mut random = Prng::new(seed);
+            let mut part = Pieces::default();
+            let old = random.random_bytes(BYTES);
+            let (mut expected, mut is_new) = (old.clone(), vec![false; BYTES]);
+            for _ in 0..1 + random.below(30) {
+                let at = random.below(BYTES as u64 - 1) as usize;
+                let most = if random.below(4) == 0 { BYTES } else { 20 };
+                let len = 1 + random.below((BYTES - at).min(most) as u64) as usize;
+                let data = random.random_bytes(len);
+                part.put(at, &data);
+                expected[at..at + len].copy_from_slice(&data);
+                is_new[at..at + len].fill(true);
+                let mut found = old.clone();
+                part.apply(&mut found);
+                assert_eq!(found, expected, "seed {seed}");
+                let mut short = old[..10].to_vec();
+                part.apply(&mut short);
+                assert!(short.len() <= BYTES);
+                let (from, to) =
+                    (random.below(BYTES as u64) as usize, random.below(BYTES as u64 + 1) as usize);
+                let range = from.min(to)..from.max(to);
+                if !range.is_empty() {
+                    let is_there = is_new[range.clone()].iter().all(|new| *new);
+                    assert_eq!(part.get(range.clone()), is_there.then_some(&expected[range]), "seed {seed}");
+                }
+                let runs = is_new.chunk_by(|a, b| a == b).filter(|run| run[0]).count();
+                assert_eq!(part.pieces.len(), runs, "those that touch are joined");
+                let new = is_new.iter().filter(|new| **new).count();
+                assert_eq!(part.bytes(), new as u64 + PIECE_BYTES * runs as u64);
+            }
+            let is_whole = is_new.iter().all(|new| *new);
+            assert_eq!(part.take_whole(BYTES), is_whole.then_some(expected));
+        }
+    }
+}
