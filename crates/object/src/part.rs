@@ -1,10 +1,10 @@
 //! Records of which a txg has new bytes for a part.
 //!
 //! A small write into a large compressed record needs the rest of it only when the record is stored. Until then the new bytes lie beside
-//! the stored form of the old content. The writer does not wait for the decompression, and the txg takes more such writes, as each takes
-//! less memory.
+//! the stored form of the old content, and the writer does not wait for the decompression.
 //!
-//! Invariant: pieces do not overlap or touch, and lie within the record.
+//! Invariants: pieces do not overlap or touch, and lie within the record. A part takes no more memory than the record, which is what its
+//! writer has reserved.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,9 +12,11 @@ use std::sync::Arc;
 use terrane_store::reader::StoredForm;
 
 /// Pieces of one record. With more, the record is kept whole.
-const PIECES_MAX: usize = 64;
+const PIECES_MAX: usize = 16;
 /// Memory of a piece beside its bytes.
 const PIECE_BYTES: u64 = 64;
+/// Most new bytes of a record. A write in front of others copies them.
+const NEW_BYTES_MAX: usize = 256 << 10;
 
 /// New bytes of a record, and its old content as it is stored.
 #[derive(Clone, Debug)]
@@ -26,6 +28,26 @@ pub(crate) struct Part {
 impl Part {
     pub fn new(base: Arc<StoredForm>) -> Part {
         Part { base, pieces: Pieces::default() }
+    }
+
+    /// Whether a record of this size whose stored form has so many bytes may be kept in parts.
+    pub fn may_have(record_bytes: usize, stored_bytes: usize) -> bool {
+        record_bytes >= 4 << 10 && stored_bytes <= record_bytes / 2
+    }
+
+    /// Whether it may take so many bytes more.
+    pub fn has_place(&self, record_bytes: usize, bytes: usize) -> bool {
+        let most = (record_bytes / 4).min(NEW_BYTES_MAX);
+        self.pieces.pieces.len() < PIECES_MAX && self.pieces.piece_bytes + bytes <= most
+    }
+
+    /// Reads from an offset on, of the unpacked old content.
+    pub fn read(&self, old: &[u8], at: usize, out: &mut [u8]) {
+        let have = old.get(at..).unwrap_or_default();
+        let (head, tail) = out.split_at_mut(have.len().min(out.len()));
+        head.copy_from_slice(have.get(..head.len()).unwrap_or_default());
+        tail.fill(0);
+        self.pieces.overlay(at, out);
     }
 
     /// Bytes in memory.
@@ -45,11 +67,6 @@ impl Pieces {
     /// Bytes in memory.
     pub fn bytes(&self) -> u64 {
         self.piece_bytes as u64 + self.pieces.len() as u64 * PIECE_BYTES
-    }
-
-    /// Whether another piece finds a place.
-    pub fn has_place(&self) -> bool {
-        self.pieces.len() < PIECES_MAX
     }
 
     /// Writes bytes at an offset.
@@ -79,17 +96,21 @@ impl Pieces {
         self.pieces.insert(start, joined);
     }
 
-    /// All bytes of a record of this size, if they are all new.
-    pub fn take_whole(&mut self, record_bytes: usize) -> Option<Vec<u8>> {
-        let first = self.pieces.first_entry().filter(|piece| piece.get().len() == record_bytes)?;
-        self.piece_bytes = 0;
-        Some(first.remove())
-    }
-
     /// These bytes, if all of them are new.
     pub fn get(&self, range: Range<usize>) -> Option<&[u8]> {
         let (start, piece) = self.pieces.range(..=range.start).next_back()?;
         piece.get(range.start - start..range.end - start)
+    }
+
+    /// Puts what is new in place of bytes that were read from `at` on.
+    fn overlay(&self, at: usize, out: &mut [u8]) {
+        let end = at + out.len();
+        for (start, piece) in self.pieces.range(..end) {
+            let from = at.max(*start);
+            let new = piece.get(from - start..).unwrap_or_default();
+            let place = out.get_mut(from - at..).unwrap_or_default();
+            place.iter_mut().zip(new).for_each(|(old, new)| *old = *new);
+        }
     }
 
     /// The new content, from the old one.
@@ -136,15 +157,21 @@ mod tests {
                 let range = from.min(to)..from.max(to);
                 if !range.is_empty() {
                     let is_there = is_new[range.clone()].iter().all(|new| *new);
-                    assert_eq!(part.get(range.clone()), is_there.then_some(&expected[range]), "seed {seed}");
+                    assert_eq!(
+                        part.get(range.clone()),
+                        is_there.then_some(&expected[range.clone()]),
+                        "seed {seed}"
+                    );
                 }
                 let runs = is_new.chunk_by(|a, b| a == b).filter(|run| run[0]).count();
                 assert_eq!(part.pieces.len(), runs, "those that touch are joined");
+                let (from, len) = (range.start, range.len());
+                let mut read = old[from..from + len].to_vec();
+                part.overlay(from, &mut read);
+                assert_eq!(read, expected[from..from + len], "seed {seed}");
                 let new = is_new.iter().filter(|new| **new).count();
                 assert_eq!(part.bytes(), new as u64 + PIECE_BYTES * runs as u64);
             }
-            let is_whole = is_new.iter().all(|new| *new);
-            assert_eq!(part.take_whole(BYTES), is_whole.then_some(expected));
         }
     }
 }

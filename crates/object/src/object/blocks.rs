@@ -6,7 +6,7 @@
 
 use super::{FirstBlock, Object};
 use crate::dirty::{DirtyBlock, DirtyContent};
-use crate::dnode::{OBJECT_BYTES_MAX, check_block_bytes};
+use crate::dnode::{Dnode, OBJECT_BYTES_MAX, check_block_bytes};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::part::Part;
@@ -15,10 +15,8 @@ use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::Key;
 use terrane_pool::Tx;
+use terrane_store::reader::StoredForm;
 use terrane_wire::Corrupt;
-
-/// Least size of records of which a part is kept apart, in bytes. Smaller ones are decompressed at once.
-const PART_RECORD_MIN: usize = 4 << 10;
 
 /// The name in the cache of the block behind a pointer.
 pub(crate) fn key_of(ptr: &BlockPtr) -> Option<Key> {
@@ -212,10 +210,15 @@ impl Object {
                 (rest, at) = (after, at + len as u64);
                 continue;
             }
-            if let DirtyContent::Part(part) = self.state.read().dirty_content(block)
-                && let Some(new) = part.pieces.get(inside..inside + len)
-            {
-                piece.copy_from_slice(new);
+            let part = match self.state.read().dirty_content(block) {
+                DirtyContent::Part(part) => Some(part),
+                _ => None,
+            };
+            if let Some(part) = part {
+                match part.pieces.get(inside..inside + len) {
+                    Some(new) => piece.copy_from_slice(new),
+                    None => part.read(&*self.table()?.pool().unpack(&part.base)?, inside, piece),
+                }
                 (rest, at) = (after, at + len as u64);
                 continue;
             }
@@ -282,19 +285,16 @@ impl Object {
     pub fn write_part(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<bool, ObjectError> {
         let record_bytes = self.block_size() as usize;
         let (block, inside) = (offset / record_bytes as u64, (offset % record_bytes as u64) as usize);
-        if self.kind() != ObjectKind::File
-            || record_bytes < PART_RECORD_MIN
-            || data.is_empty()
-            || data.len() >= record_bytes
-            || inside + data.len() > record_bytes
-        {
+        let is_inside = !data.is_empty() && inside + data.len() <= record_bytes;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
+        if self.kind() != ObjectKind::File || !is_inside || data.len() > record_bytes / 4 || end.is_none() {
             return Ok(false);
         }
         let dnode = {
             let state = self.state.read();
             let open = state.open.as_ref().filter(|open| open.txg == tx.txg());
             match open.and_then(|open| open.blocks.get(&block)) {
-                Some(DirtyBlock::Part(part)) if part.pieces.has_place() => None,
+                Some(DirtyBlock::Part(part)) if part.has_place(record_bytes, data.len()) => None,
                 Some(_) => return Ok(false),
                 None => match state.dirty_content(block) {
                     DirtyContent::Unchanged if state.recent.get(block).is_none() => Some(state.dnode.clone()),
@@ -303,18 +303,13 @@ impl Object {
             }
         };
         let base = match dnode {
-            Some(dnode) => {
-                let table = self.table()?;
-                // What goes wrong here, the usual way tries again and reports.
-                let ptr = lookup(table.pool(), self.tree_id(), &dnode, 0, block);
-                let Ok(BlockPtr::Normal(normal)) = ptr else { return Ok(false) };
-                if normal.lsize as usize > record_bytes {
-                    return Ok(false);
-                }
-                let form = table.pool().read_stored_form(&normal, self.tree_id().owner(0, block));
-                let Ok(Some(form)) = form else { return Ok(false) };
-                Some(Arc::new(form))
-            }
+            Some(dnode) => match self.base_of_part(&dnode, block) {
+                Ok(Some(base)) => Some(base),
+                Ok(None) => return Ok(false),
+                Err(error) if self.state.read().dnode.root == dnode.root => return Err(error),
+                // Between lookup and read, the tree may have been replaced, and its old blocks reclaimed.
+                Err(_) => return Ok(false),
+            },
             None => None,
         };
         let is_done = self.change(tx, |state| {
@@ -327,19 +322,25 @@ impl Object {
                     return false;
                 }
             };
-            let pieces = &mut Arc::make_mut(&mut part).pieces;
-            pieces.put(inside, data);
-            let new = match pieces.take_whole(record_bytes) {
-                Some(whole) => DirtyBlock::Data(Arc::new(whole)),
-                None => DirtyBlock::Part(part),
-            };
-            blocks.insert(block, new);
+            Arc::make_mut(&mut part).pieces.put(inside, data);
+            state.put_block(tx.txg(), block, DirtyBlock::Part(part));
             true
         })?;
         if is_done {
             tx.pool().note_user_bytes(data.len() as u64);
         }
         Ok(is_done)
+    }
+
+    /// The stored form of a record, if it may be kept in parts, and is not in memory.
+    fn base_of_part(&self, dnode: &Dnode, block: u64) -> Result<Option<Arc<StoredForm>>, ObjectError> {
+        let (table, record_bytes) = (self.table()?, dnode.block_bytes);
+        let ptr = lookup(table.pool(), self.tree_id(), dnode, 0, block)?;
+        let BlockPtr::Normal(normal) = ptr else { return Ok(None) };
+        if normal.lsize > record_bytes || !Part::may_have(record_bytes as usize, normal.psize as usize) {
+            return Ok(None);
+        }
+        Ok(table.pool().read_stored_form(&normal, self.tree_id().owner(0, block))?.map(Arc::new))
     }
 
     /// Whether the txg of `tx` has all bytes of the block already.

@@ -8,26 +8,37 @@ use terrane_store::PoolError;
 use terrane_store::workers::Pending;
 use terrane_wire::Corrupt;
 
-/// Records that workers decompress ahead of the one that is taken.
+/// Most records that workers decompress ahead of the one that is taken, and most bytes of all but the last.
 const AHEAD: usize = 16;
+const AHEAD_BYTES: usize = 4 << 20;
 
 /// Contents of parts, in their order.
 pub(super) struct PartContents<'a, I> {
     pool: &'a Pool,
     parts: I,
     under_way: VecDeque<(&'a Part, Pending<Result<Vec<u8>, Corrupt>>)>,
+    under_way_bytes: usize,
+    /// Bytes that were taken.
+    pub taken_bytes: usize,
 }
 
 impl<'a, I: Iterator<Item = &'a Arc<Part>>> PartContents<'a, I> {
     pub fn new(pool: &'a Pool, parts: I) -> Self {
-        PartContents { pool, parts, under_way: VecDeque::new() }
+        PartContents { pool, parts, under_way: VecDeque::new(), under_way_bytes: 0, taken_bytes: 0 }
     }
 
     /// The content of the next part.
     pub fn take_next(&mut self) -> Result<Arc<Vec<u8>>, PoolError> {
-        let more = self.parts.by_ref().take(AHEAD.saturating_sub(self.under_way.len()));
-        self.under_way.extend(more.map(|part| (&**part, self.pool.unpack_on_worker(&part.base))));
+        while self.under_way.len() < AHEAD
+            && self.under_way_bytes < AHEAD_BYTES
+            && let Some(part) = self.parts.next()
+        {
+            self.under_way_bytes += part.base.content_bytes();
+            self.under_way.push_back((part, self.pool.unpack_on_worker(&part.base)));
+        }
         let (part, content) = self.under_way.pop_front().expect("a part is taken once");
+        self.under_way_bytes -= part.base.content_bytes();
+        self.taken_bytes += part.base.content_bytes();
         let mut content = content.wait()??;
         part.pieces.apply(&mut content);
         Ok(Arc::new(content))

@@ -20,6 +20,7 @@ use crate::object_alloc::add_slots;
 use crate::part::Part;
 use crate::queued_subtree::QueuedSubtree;
 use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -328,6 +329,8 @@ impl ObjectSet {
         let txg = txg_sync.txg();
         let mut requests = Vec::new();
         let mut positions = Vec::new();
+        let parts = changed.iter().flat_map(|changed| changed.frozen.dirty.blocks.values());
+        let parts = RefCell::new(PartContents::new(&self.pool, parts.filter_map(DirtyBlock::part)));
         let mut part_bytes = 0;
         // Dnodes of objects whose trees stay. Made as soon as their spills are written, while their memory is in the processor's cache.
         let mut treeless: Vec<Option<Dnode>> = Vec::with_capacity(changed.len());
@@ -344,13 +347,11 @@ impl ObjectSet {
                 ptr.features().for_each(|feature| self.pool.note_use(feature));
                 written.get_mut(index).into_iter().for_each(|new| _ = new.blocks.insert(block, ptr.clone()));
             }
-            let parts = frozen.dirty.blocks.values().filter_map(DirtyBlock::part);
-            let mut parts = PartContents::new(&self.pool, parts);
             let data = frozen.dirty.blocks.iter().filter_map(|(block, new)| match new {
                 DirtyBlock::Data(data) => Some(Ok((*block, data.clone()))),
                 DirtyBlock::Given(_) => None,
                 DirtyBlock::Part(_) => {
-                    let content = self.content_of_part(txg, (object, *block), &mut parts);
+                    let content = self.content_of_part(txg, (object, *block), &mut parts.borrow_mut());
                     content.map(|content| Some((*block, content?))).transpose()
                 }
             });
@@ -375,13 +376,11 @@ impl ObjectSet {
             let blocks = data.map(|found: Result<_, PoolError>| found.map(&mut request_of));
             for found in blocks.chain(spill.map(Ok)) {
                 let (block, request) = found?;
-                if frozen.dirty.blocks.get(&block).is_some_and(|new| new.part().is_some()) {
-                    part_bytes += request.data.len();
-                }
                 requests.push(request);
                 positions.push((index, block));
-                if requests.len() >= CHUNK_BLOCKS || part_bytes >= CHUNK_PART_BYTES {
-                    part_bytes = 0;
+                let taken_bytes = parts.borrow().taken_bytes;
+                if requests.len() >= CHUNK_BLOCKS || taken_bytes - part_bytes >= CHUNK_PART_BYTES {
+                    part_bytes = taken_bytes;
                     let pointers = txg_sync.write(std::mem::take(&mut requests))?;
                     insert_written(txg_sync.txg(), &mut written, &mut positions, pointers);
                     make_treeless(

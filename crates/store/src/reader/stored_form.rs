@@ -27,6 +27,11 @@ impl StoredForm {
     pub fn stored_bytes(&self) -> usize {
         self.packed.bytes().len()
     }
+
+    /// Bytes of the content.
+    pub fn content_bytes(&self) -> usize {
+        self.context.lsize()
+    }
 }
 
 impl BlockReader {
@@ -36,7 +41,13 @@ impl BlockReader {
             return Ok(None);
         }
         let (key, kind) = (Key::of(normal), Kind::of(normal));
-        let packed = match self.find_cached(key, kind) {
+        let mut found = self.find_cached(key, kind);
+        // Held until the block is in the cache.
+        let claim = if found.is_none() { self.reads_in_flight.claim(key) } else { None };
+        if found.is_none() && claim.is_none() {
+            found = self.cache.get(key, kind);
+        }
+        let packed = match found {
             Some(CacheHit::Plain(_) | CacheHit::Packed(Packed::Content(_))) => return Ok(None),
             Some(CacheHit::Packed(packed) | CacheHit::Prefetched(packed)) => packed,
             None => {
