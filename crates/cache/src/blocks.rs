@@ -225,7 +225,11 @@ impl BlockCache {
         if cached.is_prefetched {
             self.evicted.count_unread(bytes);
         }
+        let copy = self.evicted.copy_of(&cached, kind);
         shard.admit(key, kind, cached, budget);
+        if let Some(packed) = copy {
+            self.evicted.push(key, packed);
+        }
         if let Some(block) = plain {
             shard.put_plain(key, block, false);
         }
@@ -251,6 +255,12 @@ impl BlockCache {
         if let Some(cached) = cached.filter(|cached| cached.is_prefetched) {
             self.evicted.count_read(cached.bytes());
         }
+    }
+
+    /// Whether [`take_evicted`](BlockCache::take_evicted) returns metadata also when it is cached, and not only when it is evicted. For
+    /// pools whose devices are far.
+    pub fn keep_metadata(&self, is_wanted: bool) {
+        self.evicted.set_metadata_wanted(is_wanted);
     }
 
     /// Whether evicted blocks are kept for [`take_evicted`](BlockCache::take_evicted).

@@ -78,9 +78,15 @@ impl Pool {
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
             self.membership.put_in_force(std::iter::once(Feature::Caches));
         }
-        self.reader.use_cache_device(device, id);
+        self.use_cache(device, id);
         log::info!("pool {}: cache device {id:016x} added: {}", self.name(), info.name);
         Ok(id)
+    }
+
+    /// Metadata of a far pool goes to its cache devices at once, so that it is near also after the next import.
+    fn use_cache(&self, device: Arc<dyn Device>, id: u64) {
+        self.reader.cache.keep_metadata(self.is_far());
+        self.reader.use_cache_device(device, id);
     }
 
     fn refuse_surplus_cache(&self) -> Result<(), PoolError> {
@@ -118,7 +124,7 @@ impl Pool {
             ));
         };
         if !self.reader.cache_devices.has(head.cache) {
-            self.reader.use_cache_device(device, head.cache);
+            self.use_cache(device, head.cache);
         }
         Ok(())
     }

@@ -326,6 +326,10 @@ impl Pool {
         } else {
             self.commit_for_export()
         };
+        if self.is_far() {
+            // The metadata of the last txg.
+            self.reader.feed_cache_devices();
+        }
         self.reports.stop("exported".into());
         self.admission.wake_all();
         self.stop_threads();

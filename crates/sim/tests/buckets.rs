@@ -6,7 +6,7 @@ use std::time::Duration;
 use terrane_bucket::memory::{Fate, Fates, Ignored, Request};
 use terrane_bucket::{BucketDevice, Geometry, MemoryStore, Options};
 use terrane_dataset::Dataset;
-use terrane_device::{Device, OpenMode};
+use terrane_device::{Device, OpenMode, SimConfig, SimDevice};
 use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, EarlierState, ImportOptions, Pool};
 use terrane_posix::{Fs, SetAttr, WholeReplay, WriteFlags, replay_pool};
@@ -449,6 +449,56 @@ fn a_pool_that_is_exported_with_emptied_zones_is_whole() {
         next.check();
     }
     assert!(most > 2, "zones were left to the import: {most}");
+}
+
+/// A cache device has what a machine has read or written of the metadata, also when nothing was evicted, and after an import.
+#[test]
+fn a_cache_device_keeps_metadata_near() {
+    let store = new_store();
+    let cache = SimDevice::new(SimConfig { zone_size: 1 << 20, ..SimConfig::default() }).unwrap();
+    let first = import(store.client(None), 1).unwrap();
+    first.pool.add_cache(Arc::new(cache.clone())).unwrap();
+    let root = first.fs.root();
+    for dir in 0..40 {
+        let dir = first.fs.mkdir(root, format!("d{dir}").as_bytes(), 0o755, &ROOT).unwrap().ino;
+        for file in 0..20 {
+            let ino = first.fs.create(dir, format!("f{file}").as_bytes(), 0o644, &ROOT).unwrap().ino;
+            first.fs.forget(ino, 1);
+        }
+        first.fs.forget(dir, 1);
+        first.pool.commit().unwrap();
+        first.pool.feed_caches();
+    }
+    first.fs.forget_all();
+    first.pool.export().unwrap();
+    drop(first);
+    let walk = |with_cache: bool| {
+        let reads = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&reads);
+        let fates: Fates = Box::new(move |_, kind, key| {
+            *counted.lock().unwrap() += u32::from(kind == Request::Get && key.starts_with("z/"));
+            Fate::Succeeds
+        });
+        let machine = import(store.client(Some(fates)), 2).unwrap();
+        if with_cache {
+            machine.pool.attach_cache(Arc::new(cache.clone())).unwrap();
+        }
+        let before = *reads.lock().unwrap();
+        for dir in 0..40 {
+            let dir = machine.fs.lookup(machine.fs.root(), format!("d{dir}").as_bytes()).unwrap().ino;
+            for file in 0..20 {
+                let ino = machine.fs.lookup(dir, format!("f{file}").as_bytes()).unwrap().ino;
+                machine.fs.forget(ino, 1);
+            }
+            machine.fs.forget(dir, 1);
+        }
+        machine.fs.forget_all();
+        let walked = *reads.lock().unwrap() - before;
+        machine.pool.export().unwrap();
+        walked
+    };
+    let (near, far) = (walk(true), walk(false));
+    assert!(near <= 3 && far > 20, "{near} reads with the cache device, {far} without");
 }
 
 /// What docs/object-store.md says of requests.

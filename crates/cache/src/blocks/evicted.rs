@@ -1,6 +1,7 @@
-//! Evicted blocks.
+//! Evicted blocks, and metadata that is not evicted yet, for the cache devices.
 
-use super::cached_block::{CachedBlock, Packed};
+use super::cached_block::{CachedBlock, Packed, Source};
+use crate::Kind;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_format::block_ptr::Key;
@@ -18,6 +19,7 @@ pub(super) struct EvictedBlocks {
     /// Prefetched blocks that were evicted unread.
     wasted_prefetches: AtomicU64,
     is_wanted: AtomicBool,
+    is_metadata_wanted: AtomicBool,
     bytes_max: AtomicUsize,
     /// The blocks, and their bytes.
     blocks: Mutex<(Vec<(Key, Packed)>, usize)>,
@@ -52,7 +54,17 @@ impl EvictedBlocks {
         self.is_wanted.store(is_wanted, Ordering::Relaxed);
     }
 
-    /// The blocks evicted since the last call.
+    pub fn set_metadata_wanted(&self, is_wanted: bool) {
+        self.is_metadata_wanted.store(is_wanted, Ordering::Relaxed);
+    }
+
+    /// The stored form of a metadata block that is about to be cached, if it is wanted at once.
+    pub fn copy_of(&self, cached: &CachedBlock, kind: Kind) -> Option<Packed> {
+        let is_wanted = self.is_metadata_wanted.load(Ordering::Relaxed);
+        (is_wanted && kind == Kind::Metadata && cached.source == Source::Pool).then(|| cached.packed.clone())
+    }
+
+    /// The blocks since the last call.
     pub fn take(&self) -> Vec<(Key, Packed)> {
         std::mem::take(&mut *self.blocks.lock()).0
     }
@@ -63,7 +75,10 @@ impl EvictedBlocks {
             self.wasted_prefetches.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let CachedBlock { key, packed, .. } = cached;
+        self.push(cached.key, cached.packed);
+    }
+
+    pub fn push(&self, key: Key, packed: Packed) {
         if !self.is_wanted.load(Ordering::Relaxed) {
             return;
         }
