@@ -1,6 +1,7 @@
 //! Reading and writing blocks.
 //!
-//! Writes change whole blocks in memory, or keep [parts](crate::part) of large ones. A block that the syncing txg also holds is copied first.
+//! Writes change whole blocks in memory, or keep [parts](crate::part) of large ones. A block that the syncing txg also holds is copied
+//! first.
 
 #![expect(clippy::indexing_slicing, reason = "pieces were cut to the length of the block")]
 
@@ -217,7 +218,7 @@ impl Object {
             if let Some(part) = part {
                 match part.pieces.get(inside..inside + len) {
                     Some(new) => piece.copy_from_slice(new),
-                    None => part.read(&*self.table()?.pool().unpack(&part.base)?, inside, piece),
+                    None => part.read(&self.table()?.pool().unpack(&part.base)?, inside, piece),
                 }
                 (rest, at) = (after, at + len as u64);
                 continue;

@@ -12,11 +12,14 @@ use terrane_wire::Corrupt;
 const AHEAD: usize = 16;
 const AHEAD_BYTES: usize = 4 << 20;
 
+/// The content of a record, before its new bytes are in place.
+type Unpacked = Pending<Result<Vec<u8>, Corrupt>>;
+
 /// Contents of parts, in their order.
 pub(super) struct PartContents<'a, I> {
     pool: &'a Pool,
     parts: I,
-    under_way: VecDeque<(&'a Part, Pending<Result<Vec<u8>, Corrupt>>)>,
+    under_way: VecDeque<(&'a Part, Unpacked)>,
     under_way_bytes: usize,
     /// Bytes that were taken.
     pub taken_bytes: usize,
