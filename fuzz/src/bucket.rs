@@ -2,13 +2,13 @@
 //!
 //! `bucket`: a root and a table, without magic, version and hash, which are made right: a hash is no secret. The first byte says which.
 
-use terrane_bucket::{Geometry, Root, encode_table, parse_table};
+use terrane_bucket::{Geometry, ROOT_VERSION, Root, encode_table, parse_table};
 
 const GEOMETRY: Geometry = Geometry { write_unit: 4096, zone_size: 64 << 20, zone_count: 4096 };
 
 fn sealed(magic: &[u8; 8], data: &[u8]) -> Vec<u8> {
     let mut raw = magic.to_vec();
-    raw.extend_from_slice(&1u32.to_le_bytes());
+    raw.extend_from_slice(&ROOT_VERSION.to_le_bytes());
     raw.extend_from_slice(data);
     let hash = blake3::hash(&raw);
     raw.extend_from_slice(hash.as_bytes());
@@ -38,11 +38,11 @@ pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     root.extend_from_slice(&1u32.to_le_bytes());
     root.extend_from_slice(b"\x04host");
     root.extend_from_slice(&[1; 16]);
-    // The next number; no table; two zones, of which one has a filling of two parts; one filling to be deleted.
+    // The next number; no table; two zones, of which one has a filling of two parts; one filling to be deleted, for a second.
     root.extend_from_slice(&[5, 0, 2, 2, 0, 3, 1]);
     root.extend_from_slice(&[7; 8]);
     root.extend_from_slice(&[2, 0, 2, 0x80, 0x20, 0x80, 0x40]);
-    root.extend_from_slice(&[1, 7, 7, 7, 7, 7, 7, 7, 7, 1]);
+    root.extend_from_slice(&[1, 7, 7, 7, 7, 7, 7, 7, 7, 1, 1, 1]);
     // An anchor of two pieces, one of them zeros, and an empty one.
     root.extend_from_slice(&[0x80, 4, 1, 1]);
     root.extend_from_slice(&[9; 256]);

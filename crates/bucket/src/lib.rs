@@ -34,5 +34,5 @@ pub use device::{BucketDevice, Options, erase};
 pub use dir::DirStore;
 pub use location::Location;
 pub use memory::MemoryStore;
-pub use root::{Geometry, ROOT, Root, encode_table, parse_table};
+pub use root::{Geometry, ROOT, ROOT_VERSION, Root, encode_table, parse_table};
 pub use store::{Listed, Store, StoreError, Version};

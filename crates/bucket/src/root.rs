@@ -15,7 +15,8 @@ use terrane_wire::{Corrupt, Reader, Truncated, Writer, ZoneIdx};
 pub const ROOT: &str = "root";
 const ROOT_MAGIC: [u8; 8] = *b"TERRROOT";
 const TABLE_MAGIC: [u8; 8] = *b"TERRTABL";
-const VERSION: u32 = 2;
+/// Version of root and table.
+pub const ROOT_VERSION: u32 = 2;
 /// Of the hash that ends root and table.
 const HASH_BYTES: usize = 32;
 /// Most bytes of a root that are read, and of a table.
@@ -253,8 +254,8 @@ fn unseal<'a>(raw: &'a [u8], magic: &[u8; 8], at: &str) -> Result<Reader<'a>, Co
         return Err(Corrupt::new(at, "hash", "that of the content", "another"));
     }
     let version = r.u32().map_err(|short| truncated(at, short))?;
-    if version != VERSION {
-        return Err(Corrupt::new(at, "version", VERSION, version));
+    if version != ROOT_VERSION {
+        return Err(Corrupt::new(at, "version", ROOT_VERSION, version));
     }
     Ok(r)
 }
@@ -311,7 +312,7 @@ impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.bytes(&ROOT_MAGIC);
-        w.u32(VERSION);
+        w.u32(ROOT_VERSION);
         w.u32(self.geometry.write_unit);
         w.u64(self.geometry.zone_size);
         w.u32(self.geometry.zone_count);
@@ -401,7 +402,7 @@ impl Geometry {
 pub fn encode_table(zones: &Zones) -> Vec<u8> {
     let mut w = Writer::new();
     w.bytes(&TABLE_MAGIC);
-    w.u32(VERSION);
+    w.u32(ROOT_VERSION);
     w.varint(zones.len() as u64);
     for (zone, entry) in zones {
         w.varint(u64::from(zone.0));
