@@ -3,8 +3,8 @@
 //! A small write into a large compressed record needs the rest of it only when the record is stored. Until then the new bytes lie beside
 //! the stored form of the old content, and the writer does not wait for the decompression.
 //!
-//! Invariants: pieces do not overlap or touch, and lie within the record. A part takes no more memory than the record, which is what its
-//! writer has reserved.
+//! Invariants: pieces do not overlap or touch, and lie within the record. A part takes about as much memory as the record at most, which
+//! is what its writer has reserved.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,6 +30,11 @@ impl Part {
         Part { base, pieces: Pieces::default() }
     }
 
+    /// Most new bytes of a record of this size.
+    pub fn new_bytes_max(record_bytes: usize) -> usize {
+        (record_bytes / 4).min(NEW_BYTES_MAX)
+    }
+
     /// Whether a record of this size whose stored form has so many bytes may be kept in parts.
     pub fn may_have(record_bytes: usize, stored_bytes: usize) -> bool {
         record_bytes >= 4 << 10 && stored_bytes <= record_bytes / 2
@@ -37,8 +42,8 @@ impl Part {
 
     /// Whether it may take so many bytes more.
     pub fn has_place(&self, record_bytes: usize, bytes: usize) -> bool {
-        let most = (record_bytes / 4).min(NEW_BYTES_MAX);
-        self.pieces.pieces.len() < PIECES_MAX && self.pieces.piece_bytes + bytes <= most
+        let new_bytes = self.pieces.piece_bytes + bytes;
+        self.pieces.pieces.len() < PIECES_MAX && new_bytes <= Part::new_bytes_max(record_bytes)
     }
 
     /// Reads from an offset on, of the unpacked old content.
@@ -82,6 +87,7 @@ impl Pieces {
             place.copy_from_slice(data);
         } else {
             joined.truncate(inside);
+            joined.reserve_exact(data.len());
             joined.extend_from_slice(data);
         }
         let mut joined_end = end.max(old_end);

@@ -101,8 +101,11 @@ impl Pool {
     /// the pool has no threads.
     ///
     /// # Errors
-    /// `Refused` if the device is no cache device of this pool.
+    /// `ReadOnly`; `Refused` if the device is no cache device of this pool.
     pub fn attach_cache(self: &Arc<Self>, device: Arc<dyn Device>) -> Result<(), PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
         let info = device.info();
         let mut raw = AlignedBuf::new();
         raw.prepare(info.write_unit as usize);

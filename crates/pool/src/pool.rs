@@ -326,12 +326,12 @@ impl Pool {
         } else {
             self.commit_for_export()
         };
-        if self.is_far() {
+        self.reports.stop("exported".into());
+        self.admission.wake_all();
+        if outcome.is_ok() && self.is_far() && !self.read_only {
             // The metadata of the last txg.
             self.reader.feed_cache_devices();
         }
-        self.reports.stop("exported".into());
-        self.admission.wake_all();
         self.stop_threads();
         outcome
     }

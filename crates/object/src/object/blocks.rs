@@ -286,9 +286,10 @@ impl Object {
     pub fn write_part(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<bool, ObjectError> {
         let record_bytes = self.block_size() as usize;
         let (block, inside) = (offset / record_bytes as u64, (offset % record_bytes as u64) as usize);
-        let is_inside = !data.is_empty() && inside + data.len() <= record_bytes;
+        let is_small = (1..=Part::new_bytes_max(record_bytes)).contains(&data.len());
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
-        if self.kind() != ObjectKind::File || !is_inside || data.len() > record_bytes / 4 || end.is_none() {
+        if self.kind() != ObjectKind::File || !is_small || inside + data.len() > record_bytes || end.is_none()
+        {
             return Ok(false);
         }
         let dnode = {
