@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pools in object stores: a part of the mounted suite, and machines that take a pool from each other. The store is versitygw, a server
-# that speaks S3, on this machine; the same checks run on a directory (file://).
+# that speaks S3, on this machine. The same checks run on a directory (file://), and some with 20 ms added to each request.
 #
 #   scripts/buckets.sh                 as in `make test`
 #   scripts/buckets.sh --soak          the whole mounted suite
@@ -16,7 +16,7 @@ if [ -z "${TERRANE_BUCKET_URL:-}" ]; then
     "$top/scripts/setup.sh" buckets
     gateway=${CARGO_TARGET_DIR:-$top/target}/tools/bin/versitygw
     store=$(work_dir) passed=0 failed=0 skipped=0 log=$store/log
-    trap 'kill "$(cat "$store/pid" 2>/dev/null)" 2>/dev/null || true; rm -rf "$store"' EXIT
+    trap 'for pid in $(cat "$store/pid" "$store/proxy" 2>/dev/null); do kill "$pid" 2>/dev/null || true; done; rm -rf "$store"' EXIT
     count() { # log
         local sums
         grep -qE '^(buckets|mounted): ' "$1" || { failed=$((failed + 1)); return; }
@@ -49,6 +49,13 @@ EOT
         export AWS_SHARED_CREDENTIALS_FILE=$store/home/.aws/credentials AWS_ENDPOINT_URL=http://127.0.0.1:$port
         on s3://pools/p "$@"
         if [ $# = 0 ]; then
+            say "-- on s3, each request 20 ms later"
+            python3 "$top/scripts/delay_proxy.py" $((port + 1)) "$port" 20 &
+            echo $! >"$store/proxy"
+            for _ in $(seq 100); do (: >"/dev/tcp/127.0.0.1/$((port + 1))") 2>/dev/null && break; sleep 0.1; done
+            late=(check_two_machines check_take_over check_killed_server)
+            [ -z "$soak" ] || late=()
+            AWS_ENDPOINT_URL=http://127.0.0.1:$((port + 1)) on s3://pools/late "${late[@]}"
             say "-- mounted suite on s3"
             part=(check_tree check_git check_sqlite check_mapped check_locks)
             [ -z "$soak" ] || part=()
