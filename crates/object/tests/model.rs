@@ -2,9 +2,9 @@
 //! truncation, spills, creation and destruction.
 
 use crate::support;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use support::{COST, World, create, file_of, import, noise, options, sim, spec};
 use terrane_codec::Compressor;
 use terrane_format::{BlockPtr, Owner};
@@ -26,8 +26,10 @@ type Oracle = BTreeMap<u64, Thing>;
 
 const MAX: u64 = 3 << 20;
 
-/// Writes of parts of records.
-static PARTS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Writes of parts of records in this test.
+    static PARTS: Cell<u64> = const { Cell::new(0) };
+}
 
 fn compare(world: &World, oracle: &Oracle) {
     for (id, Thing { bytes, spill }) in oracle {
@@ -128,7 +130,7 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
             if pick(4) == 0 || !object.write_part(&tx, at, &data).unwrap() {
                 object.write(&tx, at, &data).unwrap();
             } else {
-                PARTS.fetch_add(1, Ordering::Relaxed);
+                PARTS.set(PARTS.get() + 1);
             }
             let end = at as usize + len;
             if bytes.len() < end {
@@ -204,7 +206,7 @@ fn objects_behave_like_byte_arrays() {
             }
         }
     }
-    assert!(PARTS.load(Ordering::Relaxed) > 20, "few parts of records were written: {PARTS:?}");
+    assert!(PARTS.get() > 20, "few parts of records were written: {}", PARTS.get());
 }
 
 /// Small writes into stored records, beside all else that changes them. What is read is new, also while it is not stored.
@@ -218,7 +220,10 @@ fn parts_of_records_behave_like_bytes() {
         let env = SeededEnv::new(seed);
         let pick = |n: u64| env.random_u64() % n;
         let mut world = create(&device, seed);
-        let text = |len: u64| -> Vec<u8> { (0..len).map(|n| (n / 40 + pick(3)) as u8).collect() };
+        let text = |len: u64| -> Vec<u8> {
+            let first = pick(250);
+            (0..len).map(|n| (first + n / 40) as u8).collect()
+        };
         let tx = world.pool.begin(COST).unwrap();
         let spec = ObjectSpec {
             kind: ObjectKind::File,
@@ -317,6 +322,64 @@ fn after_a_crash_exactly_a_committed_txg_is_there() {
         assert!(found >= synced, "seed {seed}: group {synced} was promised, {found} is there");
         compare(&world, &committed[&found]);
     }
+}
+
+/// The power fails at any write of a txg that stores parts of records, and in the txgs after it.
+#[test]
+fn after_a_crash_parts_are_those_of_a_committed_txg() {
+    const RECORD: u64 = 16 << 10;
+    const BYTES: u64 = 8 * RECORD;
+    let (mut kept, mut earlier) = (0, 0);
+    for seed in 0..80 {
+        let device = sim(seed);
+        let env = SeededEnv::new(seed + 500);
+        let pick = |n: u64| env.random_u64() % n;
+        let world = create(&device, seed);
+        let tx = world.pool.begin(COST).unwrap();
+        let spec = ObjectSpec {
+            kind: ObjectKind::File,
+            block_size: RECORD as u32,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: None,
+        };
+        let object = world.set.create(&tx, spec).unwrap();
+        let mut bytes: Vec<u8> = (0..BYTES).map(|n| (n / 40) as u8).collect();
+        object.write(&tx, 0, &bytes).unwrap();
+        drop(tx);
+        let mut committed = BTreeMap::from([(world.pool.commit().unwrap(), bytes.clone())]);
+        device.crash_after(device.ops_done() + seed % 40);
+        loop {
+            world.pool.drop_cache();
+            let txg = world.pool.open_txg();
+            for _ in 0..1 + pick(6) {
+                let tx = world.pool.begin(COST).unwrap();
+                let at = pick(BYTES - 600);
+                let new = vec![pick(250) as u8; 1 + pick(600) as usize];
+                match object.write_part(&tx, at, &new) {
+                    Ok(true) => kept += 1,
+                    Ok(false) if object.write(&tx, at, &new).is_ok() => {}
+                    // The device has failed.
+                    _ => continue,
+                }
+                bytes[at as usize..][..new.len()].copy_from_slice(&new);
+            }
+            committed.insert(txg, bytes.clone());
+            if world.pool.commit().is_err() {
+                break;
+            }
+        }
+        let (synced, id) = (world.pool.synced_txg(), object.id());
+        world.pool.abandon();
+        let world = import(&device.after_power_loss(seed), seed);
+        let found = world.pool.synced_txg();
+        assert!(found >= synced, "seed {seed}: txg {synced} was promised, {found} is there");
+        earlier += u32::from(Some(&found) != committed.keys().last());
+        let mut read = vec![1; BYTES as usize];
+        world.set.hold(id).unwrap().read(0, &mut read).unwrap();
+        assert!(read == committed[&found], "seed {seed}: txg {found}");
+    }
+    assert!(kept > 200 && earlier > 20, "{kept} parts, {earlier} lives that lost a txg");
 }
 
 #[test]
