@@ -411,8 +411,8 @@ fn directories_of_zones_that_are_reset_are_read_beside_the_txgs() {
     assert!(of("directory") >= 16 && others < 8, "before: {before:?}, then: {reads:?}");
 }
 
-/// Zones that wait for their reset at an export are reset by the next machine, and nothing is lost. It passes also if the export itself resets
-/// zones after its last txg.
+/// Zones that wait for their reset at an export are reset by the next machine, and nothing is lost. This passes also if the export
+/// itself resets zones after its last txg.
 #[test]
 fn a_pool_that_is_exported_with_emptied_zones_is_whole() {
     let mut most = 0;
