@@ -34,6 +34,7 @@ use terrane_txg::collector::{Progress, VICTIMS_MAX, VictimCost, VictimState};
 use terrane_wire::{Txg, ZoneSeq};
 
 mod evacuate;
+mod far;
 mod index_memory;
 mod nearly_empty;
 mod request;
@@ -91,6 +92,7 @@ impl Mover<'_, '_> {
         if wanted == 0 {
             self.txg_sync.st.collector.is_stuck = false;
             self.note_collection(0, 0, 0);
+            self.read_ahead_of_need();
             return self.collect_nearly_empty();
         }
         self.check_index_memory();
@@ -115,7 +117,7 @@ impl Mover<'_, '_> {
                 self.txg_sync.pool.admission.want_another_txg();
                 break;
             }
-            let Some(mut progress) = self.take_progress()? else { break };
+            let Some(mut progress) = self.take_progress(false)? else { break };
             let VictimCost { live, garbage, .. } = progress.cost;
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
                 .min(u128::from(piece)) as u64;
@@ -178,8 +180,13 @@ impl Mover<'_, '_> {
 
     /// Bytes that this txg should gain.
     fn wanted_gain(&self) -> u64 {
+        self.gain_wanted_for(0)
+    }
+
+    /// Bytes that this txg should gain if writers wanted `more` bytes beside what they take.
+    fn gain_wanted_for(&self, more: u64) -> u64 {
         let (pool, st) = (self.txg_sync.pool, &*self.txg_sync.st);
-        let demand = pool.admission.space_waiters().1 + st.collector.evacuation.needs;
+        let demand = pool.admission.space_waiters().1 + st.collector.evacuation.needs + more;
         pool.admission.account(st).collection_goal(
             pool.admission.space_snapshot().limits.zones,
             demand,
@@ -216,7 +223,7 @@ impl Mover<'_, '_> {
             self.txg_sync.pool.admission.zone_yield(),
         );
         let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
-        let least = self.take_progress();
+        let least = self.take_progress(true);
         self.txg_sync.st.collector.policy = policy;
         let Some(least) = least? else { return Ok(None) };
         if !fits(&least) {
@@ -230,8 +237,8 @@ impl Mover<'_, '_> {
         Ok(Some(least))
     }
 
-    /// The current victim, or a new one.
-    fn take_progress(&mut self) -> Result<Option<Progress>, PoolError> {
+    /// The current victim, or a new one, with `by_score` the best one.
+    fn take_progress(&mut self, by_score: bool) -> Result<Option<Progress>, PoolError> {
         if let Some(progress) = self.txg_sync.st.collector.victim.take_paused() {
             // All its blocks may have died meanwhile.
             if self
@@ -252,12 +259,13 @@ impl Mover<'_, '_> {
             let collector = &mut self.txg_sync.st.collector;
             let now = collector.ages.clock.now();
             collector.candidates.sample(now);
-            let Some(victim) = collector.candidates.choose(collector.policy, now, false) else {
-                return Ok(None);
-            };
+            let Some(victim) = self.choose_victim(now, by_score) else { return Ok(None) };
+            let collector = &mut self.txg_sync.st.collector;
             collector.candidates.remove(victim);
             collector.ages.end_zone(victim);
-            if let Some(progress) = self.begin_victim(victim, Some(zone_yield))? {
+            let begun = self.begin_victim(victim, Some(zone_yield))?;
+            self.txg_sync.pool.warming.forget(victim);
+            if let Some(progress) = begun {
                 return Ok(Some(progress));
             }
         }
@@ -423,8 +431,9 @@ impl Mover<'_, '_> {
         // between them: its death would be counted against the run.
         let mut last: Option<usize> = None;
         let mut rest: Vec<(usize, usize)> = Vec::new();
+        let in_flight = if self.reads_far() { far::EXTENTS_IN_FLIGHT } else { EXTENTS_IN_FLIGHT };
         'extents: loop {
-            while reading.len() < EXTENTS_IN_FLIGHT
+            while reading.len() < in_flight
                 && let Some(extent) = todo.pop_front()
             {
                 let buf = self.txg_sync.st.collector.copying.spare.pop();
@@ -520,6 +529,7 @@ impl Mover<'_, '_> {
         let mut extents: VecDeque<Extent> = VecDeque::new();
         let mut bytes = 0;
         let mut last: Option<Addr> = None;
+        let gap = if self.reads_far() { far::EXTENT_GAP } else { EXTENT_GAP };
         let pool = self.txg_sync.pool;
         // With little free space, all runs of one victim are recorded at once, else nothing would be won.
         let is_first = budget == u64::MAX && self.txg_sync.commit.moved_now.is_empty();
@@ -563,7 +573,7 @@ impl Mover<'_, '_> {
                 bytes += granule_bytes(u64::from(entry.psize));
                 runs_left = runs_left.saturating_sub(1);
                 match extents.back_mut() {
-                    Some(last) if from - last.to <= EXTENT_GAP && to - last.from <= EXTENT_BYTES => {
+                    Some(last) if from - last.to <= gap && to - last.from <= EXTENT_BYTES => {
                         last.to = to;
                         last.entries.push(survivor);
                     }
@@ -582,10 +592,12 @@ impl Mover<'_, '_> {
     ) -> (Extent, Pending<ReadBack>) {
         let (store, pinned, from, to) =
             (self.txg_sync.pool.store.clone(), pinned.clone(), extent.from, extent.to);
-        let read = self.txg_sync.pool.reader.pipeline.workers().submit(move |_| {
+        let read = move || {
             let start = store.read_units(&pinned, from, to, &mut buf);
             (buf, start.ok())
-        });
+        };
+        let workers = self.txg_sync.pool.reader.pipeline.workers();
+        let read = if self.reads_far() { workers.submit_waiting(read) } else { workers.submit(|_| read()) };
         (extent, read)
     }
 

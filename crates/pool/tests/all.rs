@@ -6,6 +6,7 @@ mod cache_devices;
 mod damaged_labels;
 mod devices;
 mod false_failures;
+mod far;
 mod features;
 mod gc_request;
 mod history;

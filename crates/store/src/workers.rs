@@ -83,6 +83,24 @@ impl Workers {
         Pending(pending)
     }
 
+    /// Runs a job that mostly waits for a far device, on a thread of its own, or on a worker if none can be started.
+    pub fn submit_waiting<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
+        let (answer, pending) = bounded(1);
+        let (give, take) = bounded(1);
+        let run = move || {
+            let Ok(job) = take.recv() else { return };
+            let job: Box<dyn FnOnce() -> R + Send> = job;
+            drop(answer.send(job()));
+        };
+        match std::thread::Builder::new().name("far-read".into()).spawn(run) {
+            Ok(_) => {
+                drop(give.send(Box::new(job)));
+                Pending(pending)
+            }
+            Err(_) => self.submit(|_| job()),
+        }
+    }
+
     /// Blocks that all contexts have given up.
     pub fn given_up(&self) -> &GivenUp {
         &self.given_up

@@ -51,6 +51,8 @@ impl VictimPolicy {
 
 /// Zones with less than this fraction of garbage are chosen only if nothing else can be done.
 const GARBAGE_DIVISOR: f64 = 32.0;
+/// The weight of a zone with that much garbage.
+const LEAST_WEIGHT: f64 = 1.0 / (GARBAGE_DIVISOR - 1.0);
 
 /// Zones are scored in stretches of this size. Only the stretch of the best score is scanned again.
 const SCAN_ZONES: usize = 512;
@@ -147,7 +149,7 @@ impl Candidates {
     /// `must`, zones without garbage never. Scans every zone.
     pub fn choose(&self, policy: VictimPolicy, now: u64, is_forced: bool) -> Option<ZoneSeq> {
         // The weight falls as the live share grows, so a largest live share is a least weight.
-        let least = if is_forced { f64::MIN_POSITIVE } else { 1.0 / (GARBAGE_DIVISOR - 1.0) };
+        let least = if is_forced { f64::MIN_POSITIVE } else { LEAST_WEIGHT };
         // A zone filled right now needs an age above 0: among the youngest the emptiest should win.
         let now = now as f64 + 1.0;
         match policy {
@@ -159,6 +161,26 @@ impl Candidates {
             }
             VictimPolicy::CostBenefit | VictimPolicy::Greedy => self.best(least, |weight, _| weight),
         }
+    }
+
+    /// The zones that [`Candidates::choose`] would name one after the other at `now` user bytes if nothing changed, the first `count` of
+    /// them. Scans every zone.
+    pub fn upcoming(&self, policy: VictimPolicy, now: u64, count: usize) -> Vec<ZoneSeq> {
+        let by_age = policy == VictimPolicy::CostBenefit && self.death_rates.age_is_predictive();
+        let score = |(weight, since): (&f64, &f64)| match by_age {
+            true => weight * (now as f64 + 1.0 - since).max(1.0),
+            false => *weight,
+        };
+        let zones = self.weights.iter().zip(&self.full_since).zip(&self.seqs);
+        let worth = zones.filter(|((weight, _), _)| **weight >= LEAST_WEIGHT);
+        let mut scored: Vec<(f64, ZoneSeq)> = worth.map(|(of, seq)| (score(of), *seq)).collect();
+        let better = |a: &(f64, ZoneSeq), b: &(f64, ZoneSeq)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        if scored.len() > count {
+            scored.select_nth_unstable_by(count, better);
+            scored.truncate(count);
+        }
+        scored.sort_unstable_by(better);
+        scored.into_iter().map(|(_, seq)| seq).collect()
     }
 
     /// The zone with the greatest score among those of at least this weight; among equals the lowest sequence number.
@@ -276,6 +298,12 @@ mod tests {
                 prop_assert_eq!(index.len(), model.len());
             }
             for policy in VictimPolicy::ALL {
+                let mut rest = model.clone();
+                let in_turn = std::iter::from_fn(|| {
+                    naive(&rest, policy, now, false).inspect(|seq| assert!(rest.remove(seq).is_some()))
+                });
+                let in_turn: Vec<_> = in_turn.take(3).collect();
+                prop_assert_eq!(index.upcoming(policy, now, 3), in_turn, "{:?}", policy);
                 for must in [false, true] {
                     prop_assert_eq!(index.choose(policy, now, must), naive(&model, policy, now, must), "{:?} {}", policy, must);
                 }
