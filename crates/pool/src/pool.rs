@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrane_cache::parts::PART_CACHE_DIVISOR;
-use terrane_device::{Device, DeviceKind};
+use terrane_device::Device;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::label::Label;
 use terrane_format::rows::Phase;
@@ -209,7 +209,7 @@ impl Pool {
 
     /// Whether it lies in an object store, so that a commit waits for several answers.
     pub(crate) fn is_far(&self) -> bool {
-        self.store.devices.all().iter().any(|(_, device)| device.info().kind == DeviceKind::Bucket)
+        self.store.devices.are_far()
     }
 
     /// Stops the pool because a txg could not be committed. The state in memory may differ from the device in

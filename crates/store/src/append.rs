@@ -63,7 +63,9 @@ pub trait ZoneSource {
 pub const BATCH_BYTES: u64 = 1 << 20;
 /// Batch size for survivors while the relocation index must shrink: a run lies in one batch, so larger batches mean fewer runs.
 pub const COARSE_BATCH_BYTES: u64 = 8 << 20;
-/// Most batches queued for the device. Multiplied by [`BATCH_BYTES`], this bounds their memory.
+/// Batch size in an object store. The parts of a zone's directory name each other, so there should be few.
+const FAR_BATCH_BYTES: u64 = 4 << 20;
+/// Most batches queued for the device. Multiplied by the batch size, this bounds their memory.
 const IN_FLIGHT: usize = 4;
 /// Upper bound of one entry of a directory part, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
@@ -240,7 +242,7 @@ impl Streams {
         let pace = Arc::<Pace>::default();
         let start = || Writer::start(&done, &devices, &counters, (workers == 1, pace.clone()));
         let to_writer = (workers > 0).then(start);
-        let batch_bytes = BATCH_BYTES.min(capacity);
+        let batch_bytes = if devices.are_far() { FAR_BATCH_BYTES } else { BATCH_BYTES }.min(capacity);
         Streams {
             pool,
             incarnation,

@@ -10,7 +10,7 @@ use crate::log_devices::LogDevices;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
+use terrane_device::{Counted, Device, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 use terrane_format::label::{ANCHORS, DEVICES_MAX, Geometry};
 use terrane_format::log::LogHome;
 use terrane_format::record::Home;
@@ -281,6 +281,11 @@ impl Devices {
     /// Unit of a log that begins now, in bytes: it may go on on any member and on any log device.
     pub fn log_unit(&self) -> u64 {
         self.write_unit().max(self.log_devices.write_unit())
+    }
+
+    /// Whether one of them is an object store, each answer of which takes its time.
+    pub fn are_far(&self) -> bool {
+        self.all().iter().any(|(_, device)| device.info().kind == DeviceKind::Bucket)
     }
 
     /// The largest write unit of all devices: both copies of a block must be padded alike.

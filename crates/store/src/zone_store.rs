@@ -388,11 +388,14 @@ impl ZoneStore {
     pub fn parts_of(&self, pinned: &PinnedZone, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
         let mut parts = Vec::new();
         let mut tail = TailReader::new(PARTS_BYTES);
+        let is_far = self.devices.are_far();
         let mut end = (claimed > 0).then_some(claimed);
         while let Some(at) = end {
             let part = self.part_from_tail(pinned, at, &mut tail)?;
             // Each part lies before the part that names it, so the loop ends.
             end = part.previous.filter(|previous| *previous < at && *previous > 0);
+            let is_dense = end.is_some_and(|end| at - end <= DENSE_BYTES);
+            tail.reach = if is_far && is_dense { FAR_PARTS_BYTES } else { PARTS_BYTES };
             parts.push(part);
         }
         parts.reverse();
@@ -444,6 +447,9 @@ impl ZoneStore {
 /// Bytes to read for one directory part, and for all parts of a zone. Small txgs leave many parts close together.
 const PART_BYTES: u64 = 16 << 10;
 const PARTS_BYTES: u64 = 64 << 10;
+/// The same in an object store, while parts lie this close together: one answer for several parts.
+const FAR_PARTS_BYTES: u64 = 4 << 20;
+const DENSE_BYTES: u64 = 1280 << 10;
 
 /// The last bytes that were read of a zone.
 struct TailReader {
