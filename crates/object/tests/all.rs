@@ -10,3 +10,4 @@ mod opening;
 mod parallel;
 mod recode;
 mod support;
+mod undecodable;
