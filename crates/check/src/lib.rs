@@ -22,6 +22,7 @@
 // It reads untrusted data. (Blocks were verified by then, but forged content can have a correct checksum.)
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::disallowed_methods))]
 
+mod ahead;
 pub mod attributes;
 mod features;
 mod owners;

@@ -1,14 +1,19 @@
 //! Compares reachable with accounted space: the trees, the zone tables, and the zones' own directories.
 
+use crate::ahead::{WINDOW, each_of};
 use crate::report::{Stage, kind};
 use crate::walk::{Reached, Walk};
 use std::sync::Arc;
+use terrane_format::directory::Entry;
 use terrane_format::rows;
 use terrane_format::{Addr, granule_bytes};
 use terrane_object::shared::{SharedTable, SharedTotals};
 use terrane_pool::Pool;
 use terrane_pool::inspect::ZoneView;
 use terrane_store::explain::EntryState;
+
+/// Zones whose directories are read at a time. The parts of each name each other.
+const ZONES_AHEAD: usize = 8;
 
 /// Compares the walked blocks with zone tables and zone directories.
 pub(crate) fn check_space(pool: &Arc<Pool>, shared: &SharedTable, walk: &mut Walk<'_>) {
@@ -23,7 +28,11 @@ pub(crate) fn check_space(pool: &Arc<Pool>, shared: &SharedTable, walk: &mut Wal
     let zones = pool.zones();
     let total = zones.iter().map(|zone| zone.live).fold(0, u64::saturating_add);
     let mut done = 0u64;
-    for zone in &zones {
+    for (number, zone) in zones.iter().enumerate() {
+        if number.is_multiple_of(ZONES_AHEAD) {
+            let coming: Vec<_> = zones.iter().skip(number).take(ZONES_AHEAD).collect();
+            each_of(pool, &coming, |zone| pool.read_directory_ahead(zone.seq));
+        }
         let findings_before = walk.report.findings_count;
         let found = walk.by_zone.get(&zone.seq).copied().unwrap_or(0);
         walk.report.expect(
@@ -150,7 +159,13 @@ fn check_zone_directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) 
             return;
         }
     };
-    for (entry, standing) in entries {
+    let windows = entries.chunks(WINDOW).flat_map(|window| {
+        let is_intact = |(entry, standing): &(Entry, EntryState)| {
+            *standing != EntryState::Live || pool.entry_matches_crc(seq, entry)
+        };
+        window.iter().zip(each_of(pool, window, is_intact))
+    });
+    for ((entry, standing), is_intact) in windows {
         let at = || format!("zone {seq} offset {}, block born at {}", entry.offset, entry.identity);
         match standing {
             EntryState::Dead | EntryState::Moved => continue,
@@ -172,7 +187,7 @@ fn check_zone_directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) 
         if !ours {
             walk.report.add(kind::OWNER, at(), "the object above it", format_args!("{:?}", entry.owner));
         }
-        if !pool.entry_matches_crc(seq, &entry) {
+        if !is_intact {
             walk.report.add(kind::CRC, at(), format_args!("{:#010x}", entry.crc), "another");
         }
     }

@@ -10,6 +10,7 @@
 //! * 16 bytes are kept for each stored copy of a block, and an entry of a map for each clone in a set. Nothing else
 //!   grows with the pool.
 
+use crate::ahead::{Ahead, Coming, WINDOW};
 use crate::report::{Progress, Report, Stage, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -177,6 +178,7 @@ pub(crate) struct Walk<'a> {
     /// reported.
     pub shared_table_findings: Option<u64>,
     seen_indirect: HashSet<u64>,
+    ahead: Ahead,
 }
 
 /// Progress is reported each time this many bytes were read.
@@ -199,6 +201,7 @@ impl<'a> Walk<'a> {
             clones: BTreeMap::new(),
             shared_table_findings: None,
             seen_indirect: HashSet::new(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -456,9 +459,23 @@ impl<'a> Walk<'a> {
             }
         };
         let mut totals = SubtreeTotals::default();
-        for (child, raw) in (0..).zip(raw.chunks_exact(BlockPtr::SIZE)) {
+        let pointers = u64::from(tree.indirect_bytes) / BlockPtr::SIZE as u64;
+        let index = |child: u64| block.saturating_mul(pointers).saturating_add(child);
+        for (child, pointer) in (0u64..).zip(raw.chunks_exact(BlockPtr::SIZE)) {
             let at = format!("{at} pointer {child}");
-            let child_ptr = match BlockPtr::parse(raw, &at) {
+            if child.is_multiple_of(WINDOW as u64) {
+                let is_read = level > 1 || tree.metadata || each.is_some();
+                let window = raw.chunks_exact(BlockPtr::SIZE).skip(child as usize).take(WINDOW);
+                let parsed = (child..).zip(window.map(|pointer| BlockPtr::parse(pointer, &at)));
+                let coming = parsed.filter_map(|(child, ptr)| {
+                    let ptr = ptr
+                        .ok()
+                        .filter(|ptr| ptr.level() + 1 == level && ptr.latest_birth() >= tree.prune_below)?;
+                    Some(Coming { ptr, owner: tree.owner(level - 1, index(child)), is_read })
+                });
+                self.ahead.read(self.pool, coming.collect());
+            }
+            let child_ptr = match BlockPtr::parse(pointer, &at) {
                 Ok(child_ptr) => child_ptr,
                 Err(corrupt) => {
                     self.report.damage(kind::UNREADABLE, &corrupt);
@@ -475,9 +492,7 @@ impl<'a> Walk<'a> {
                 totals.partial = true;
                 continue;
             }
-            let pointers = u64::from(tree.indirect_bytes) / BlockPtr::SIZE as u64;
-            let index = block.saturating_mul(pointers).saturating_add(child);
-            let below = self.walk_subtree(tree, &child_ptr, index, ptr.latest_birth(), each);
+            let below = self.walk_subtree(tree, &child_ptr, index(child), ptr.latest_birth(), each);
             totals.fill = totals.fill.saturating_add(below.fill);
             totals.bytes = totals.bytes.saturating_add(below.bytes);
             totals.end = totals.end.max(below.end);
@@ -528,8 +543,30 @@ impl<'a> Walk<'a> {
             }
         };
         let fill = dnodes.len() as u64;
+        let number = |offset: usize| {
+            block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64)
+        };
+        let trees = dnodes.iter().flat_map(|(offset, dnode)| {
+            let owner =
+                |level| Owner::Block { objset: tree.objset, object: number(*offset), level, block: 0 };
+            let is_read = dnode.root.level() > 0 || dnode.kind.is_metadata();
+            [
+                Coming { ptr: dnode.root.clone(), owner: owner(dnode.root.level()), is_read },
+                Coming {
+                    ptr: dnode.spill.clone(),
+                    owner: Owner::Block {
+                        objset: tree.objset,
+                        object: number(*offset),
+                        level: 0,
+                        block: SPILL,
+                    },
+                    is_read: true,
+                },
+            ]
+        });
+        self.ahead.read(self.pool, trees.collect());
         for (offset, dnode) in dnodes {
-            let id = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
+            let id = number(offset);
             let is_second_copy = each(self.report, ObjectId(id), &dnode);
             let is_table = dnode.kind == ObjectKind::SharedTable;
             let Some(before) = self.shared_table_findings.filter(|_| is_table) else {
@@ -563,7 +600,7 @@ impl<'a> Walk<'a> {
         }
         self.count_features(ptr, tree.is_detached);
         let BlockPtr::Normal(normal) = ptr else { return 0 };
-        for (addr, error) in self.pool.verify(ptr) {
+        for (addr, error) in self.ahead.verify(self.pool, ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
         }
         if !tree.is_detached {

@@ -140,6 +140,11 @@ impl Pool {
         self.store.directory(seq)
     }
 
+    /// Reads the directory of a zone into the cache of parts. An error is left to who needs it.
+    pub fn read_directory_ahead(&self, seq: ZoneSeq) {
+        self.store.warm_parts(seq);
+    }
+
     /// Whether the bytes of a directory entry match its CRC.
     pub fn entry_matches_crc(&self, seq: ZoneSeq, entry: &Entry) -> bool {
         self.store.entry_matches_crc(seq, entry)

@@ -12,6 +12,10 @@ use terrane_store::reader::StoredForm;
 use terrane_store::workers::Pending;
 use terrane_wire::Corrupt;
 
+/// Blocks that a reader of the whole pool reads at a time, from an object store, and most from what is near.
+const READS_FAR: usize = 16;
+const READS_NEAR_MAX: usize = 4;
+
 impl Pool {
     /// The block of a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names
     /// the block in the log.
@@ -64,6 +68,15 @@ impl Pool {
     /// `check`.
     pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
         self.reader.verify(ptr)
+    }
+
+    /// How many blocks a reader of the whole pool should read at a time: by threads of its own, without which there is 1.
+    pub fn reads_at_a_time(&self) -> usize {
+        match self.env.workers() {
+            0 => 1,
+            _ if self.is_far() => READS_FAR,
+            workers => workers.clamp(2, READS_NEAR_MAX),
+        }
     }
 
     /// Reads every copy of a block. The next txg replaces damaged ones by a good one. Returns how many are

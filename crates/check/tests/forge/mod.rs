@@ -11,13 +11,14 @@ use terrane_dataset::Dataset;
 use terrane_device::sim::Survival;
 use terrane_device::{Device, SimDevice};
 use terrane_format::{BlockPtr, Owner};
+use terrane_object::ObjectSets;
 use terrane_object::dnode::{DnodeHead, SLOT_BYTES, SLOTS_PER_BLOCK};
 use terrane_object::objset::HEADER;
 use terrane_pool::{Client, ImportOptions, Pool, Stream, Tx, TxgSync, WriteRequest};
 use terrane_posix::WriteFlags;
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_store::PoolError;
-use terrane_store::env::SeededEnv;
+use terrane_store::env::{SeededEnv, SystemEnv};
 use terrane_wire::{ObjectId, Prng, Txg};
 
 /// Bytes of each file, which is one record.
@@ -74,8 +75,17 @@ impl Sound {
         Machine::import(&self.device, 3, true).unwrap()
     }
 
+    /// What is found does not depend on threads.
     pub fn check(&self) -> Report {
-        check(&self.import().objects, &mut |_| {})
+        let report = check(&self.import().objects, &mut |_| {});
+        let options = ImportOptions { read_only: true, ..ImportOptions::default() };
+        let device: Arc<dyn Device> = Arc::new(self.device.clone());
+        let pool = Pool::import(vec![device], Arc::new(SystemEnv::new()), &options).unwrap();
+        assert!(pool.reads_at_a_time() > 1);
+        let by_threads = check(&ObjectSets::open(pool).unwrap(), &mut |_| {});
+        assert_eq!(by_threads.findings, report.findings);
+        assert_eq!(by_threads.to_string(), report.to_string());
+        report
     }
 
     pub fn root_directory(&self) -> u64 {
