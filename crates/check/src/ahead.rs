@@ -30,7 +30,7 @@ type Damage = Vec<(Addr, PoolError)>;
 /// What was found in copies of blocks that the walk has not come to.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    found: HashMap<(Addr, Txg), Damage>,
+    found: HashMap<(Addr, Txg), (BlockPtr, Damage)>,
 }
 
 fn key(ptr: &BlockPtr) -> Option<(Addr, Txg)> {
@@ -55,15 +55,19 @@ impl Ahead {
             }
             damage
         });
-        for (Coming { ptr, .. }, damage) in coming.iter().zip(found) {
-            key(ptr).into_iter().for_each(|key| _ = self.found.insert(key, damage.clone()));
+        for (Coming { ptr, .. }, damage) in coming.into_iter().zip(found) {
+            let Some(key) = key(&ptr) else { continue };
+            self.found.entry(key).or_insert((ptr, damage));
         }
     }
 
     /// The damaged copies of a block.
     pub fn verify(&mut self, pool: &Arc<Pool>, ptr: &BlockPtr) -> Damage {
-        let found = key(ptr).and_then(|key| self.found.remove(&key));
-        found.unwrap_or_else(|| pool.verify(ptr))
+        match key(ptr).and_then(|key| self.found.remove(&key)) {
+            // Damaged pointers may name one block, and each expect something else of it.
+            Some((read, damage)) if read == *ptr => damage,
+            _ => pool.verify(ptr),
+        }
     }
 }
 

@@ -159,6 +159,27 @@ fn a_block_that_two_files_claim_is_found() {
     );
 }
 
+/// Blocks are verified before the walk comes to them. What was found by one pointer says nothing about another.
+#[test]
+fn a_pointer_with_another_checksum_is_found_beside_a_good_one_to_the_same_block() {
+    for of_first in [false, true] {
+        let sound = Sound::new();
+        let (good, wrong) = match of_first {
+            true => (sound.second, sound.first),
+            false => (sound.first, sound.second),
+        };
+        let (claimed, lost) = (normal(sound.root_of(good)), sound.root_of(wrong));
+        let at = format!("object set {} object {wrong}", sound.set);
+        let report = sound.after_dnode(wrong, move |group, dnode| {
+            group.release(&lost);
+            let mut claimed = claimed.clone();
+            claimed.checksum[3] ^= 1;
+            patch(group, dnode, ROOT_AT, &mut |_, _| BlockPtr::Normal(claimed.clone()));
+        });
+        assert!(only(&report, kind::COPY).location.starts_with(&at), "{report}");
+    }
+}
+
 /// Offset in a leaf of one entry: where its references are, the last byte.
 fn references_at(leaf: &[u8]) -> usize {
     leaf.iter().rposition(|byte| *byte != 0).unwrap()

@@ -505,6 +505,8 @@ impl Mover<'_, '_> {
                 self.txg_sync.pool.admission.publish_in_sync(self.txg_sync.st);
             }
         }
+        // They hold the device.
+        reading.into_iter().for_each(|(_, read)| drop(read.wait()));
         self.txg_sync.st.collector.index.moved_bytes += moved;
         for (part, at) in &rest {
             let entry = &progress.parts[*part].entries[*at];

@@ -142,7 +142,7 @@ impl Pool {
 
     /// Reads the directory of a zone into the cache of parts. An error is left to who needs it.
     pub fn read_directory_ahead(&self, seq: ZoneSeq) {
-        self.store.warm_parts(seq);
+        self.store.warm_parts(seq, &|| true);
     }
 
     /// Whether the bytes of a directory entry match its CRC.

@@ -402,6 +402,7 @@ impl Pool {
         self.reader.prefetch_queue.end();
         self.reader.stop_cache_devices();
         self.end_sync_thread();
+        self.warming.end();
         // Dropped outside the lock: this may be the last reference to the client.
         let client = self.client.lock().take();
         drop(client);

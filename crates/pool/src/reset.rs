@@ -124,6 +124,10 @@ impl Pool {
         let needed = if are_zones_short { u64::MAX } else { needed };
         self.release_holds(st, self.admission.account(st).physical_free() < needed);
         let is_old = st.history.oldest < txg;
+        if self.admission.account(st).physical_free() < needed {
+            // A zone whose directory is being read does not count as one that can be reset.
+            self.warming.wait_for_all();
+        }
         // Some zones may have been held or unreadable when the others were reset. A txg that needs them tries
         // again.
         if self.admission.account(st).physical_free() >= needed

@@ -1,6 +1,6 @@
 //! Pools on a device whose answers take time, as those of an object store do.
 
-use crate::support::{create, import, options, verify, work};
+use crate::support::{Toy, create, import, options, verify, work};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,11 @@ use terrane_pool::{ImportOptions, Pool};
 use terrane_store::env::{SeededEnv, SystemEnv};
 use terrane_wire::ZoneIdx;
 
-const ANSWER: Duration = Duration::from_millis(1);
-
 /// A simulated device that says it is a bucket, and counts reads by the threads that wait for them.
 struct Far {
     device: SimDevice,
     info: DeviceInfo,
+    answer: Duration,
     reads: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -35,7 +34,7 @@ impl Device for Far {
     }
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        std::thread::sleep(ANSWER);
+        std::thread::sleep(self.answer);
         let thread = std::thread::current().name().unwrap_or_default().to_string();
         *self.reads.lock().entry(thread).or_default() += 1;
         self.device.read(zone, offset, buf)
@@ -64,29 +63,40 @@ impl Device for Far {
     }
 }
 
-#[test]
-fn gc_reads_far_victims_beside_the_txgs() {
+fn far(device: &SimDevice, answer: Duration) -> Arc<Far> {
+    let info = DeviceInfo { kind: DeviceKind::Bucket, ..device.info().clone() };
+    Arc::new(Far { device: device.clone(), info, answer, reads: Mutex::default() })
+}
+
+/// A pool on a device that is nearly full. No directory is in memory after the import.
+fn import_far(far: &Arc<Far>, toy: &Arc<Toy>) -> Arc<Pool> {
+    let options = ImportOptions { commit_period: Duration::from_secs(3600), ..options() };
+    let pool = Pool::import(vec![far.clone()], Arc::new(SystemEnv::new()), &options).unwrap();
+    pool.set_client(toy.clone());
+    far.reads.lock().clear();
+    pool
+}
+
+fn nearly_full(env: &SeededEnv) -> (SimDevice, Arc<Toy>) {
     let size = SimConfig { seed: 1, zone_count: 32, zone_size: 1 << 20, ..SimConfig::default() };
     let device = SimDevice::new(size).unwrap();
     let (pool, toy) = create(&device, 1);
-    let env = SeededEnv::new(1);
     while pool.totals().collected_zones == 0 {
-        work(&pool, &toy, &env, 1).unwrap();
+        work(&pool, &toy, env, 1).unwrap();
     }
-    let state = toy.state.lock().clone();
     pool.export().unwrap();
-    // No directory is in memory after an import.
-    let info = DeviceInfo { kind: DeviceKind::Bucket, ..device.info().clone() };
-    let far = Arc::new(Far { device: device.clone(), info, reads: Mutex::default() });
-    let options = ImportOptions { commit_period: Duration::from_secs(3600), ..options() };
-    let pool = Pool::import(vec![far.clone()], Arc::new(SystemEnv::new()), &options).unwrap();
-    *toy.state.lock() = state;
-    pool.set_client(toy.clone());
+    (device, toy)
+}
+
+#[test]
+fn gc_reads_far_victims_beside_the_txgs() {
+    let env = SeededEnv::new(1);
+    let (device, toy) = nearly_full(&env);
+    let far = far(&device, Duration::from_millis(1));
+    let pool = import_far(&far, &toy);
     let before = pool.totals().collected_zones;
-    far.reads.lock().clear();
     work(&pool, &toy, &env, 150).unwrap();
     let collected = pool.totals().collected_zones - before;
-    println!("{collected} zones, {:?}", far.reads.lock());
     assert!(collected >= 20, "{collected}");
     assert!(far.reads_of("directory") >= 20, "{:?}", far.reads.lock());
     assert!(far.reads_of("far-read") > collected, "{:?}", far.reads.lock());
@@ -95,4 +105,21 @@ fn gc_reads_far_victims_beside_the_txgs() {
     pool.export().unwrap();
     let (pool, toy) = import(&device, 2).unwrap();
     verify(&pool, &toy);
+}
+
+#[test]
+fn no_thread_that_reads_ahead_holds_a_device_after_the_export() {
+    let env = SeededEnv::new(1);
+    let (device, toy) = nearly_full(&env);
+    let mut read = 0;
+    for _ in 0..8 {
+        let far = far(&device, Duration::from_millis(20));
+        let pool = import_far(&far, &toy);
+        work(&pool, &toy, &env, 3).unwrap();
+        pool.export().unwrap();
+        drop(pool);
+        assert_eq!(Arc::strong_count(&far), 1);
+        read += far.reads_of("directory");
+    }
+    assert!(read > 0);
 }

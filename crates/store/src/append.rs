@@ -732,9 +732,14 @@ impl Streams {
 
     fn recycle(&mut self, mut memory: AlignedBuf) {
         // Large buffers are rare, and are not kept. The bound covers the queued batches, the one being written, the one not yet
-        // completed, and one for each slot for which space is kept.
+        // completed, and one for each slot for which space is kept. In an object store that would be too much.
         let is_usual = (1..=4 * self.batch_bytes).contains(&(memory.capacity() as u64));
-        if is_usual && self.spare.len() < IN_FLIGHT + 2 + self.layout().kept_slots() {
+        let spare_max = if self.batch_bytes > BATCH_BYTES {
+            IN_FLIGHT
+        } else {
+            IN_FLIGHT + 2 + self.layout().kept_slots()
+        };
+        if is_usual && self.spare.len() < spare_max {
             memory.clear();
             self.spare.push(memory);
         }

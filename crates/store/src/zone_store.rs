@@ -386,11 +386,20 @@ impl ZoneStore {
 
     /// All directory parts of a zone, oldest first.
     pub fn parts_of(&self, pinned: &PinnedZone, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
+        self.parts_while(pinned, claimed, &|| true)
+    }
+
+    fn parts_while(
+        &self,
+        pinned: &PinnedZone,
+        claimed: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Vec<Arc<Part>>, PoolError> {
         let mut parts = Vec::new();
         let mut tail = TailReader::new(PARTS_BYTES);
         let is_far = self.devices.are_far();
         let mut end = (claimed > 0).then_some(claimed);
-        while let Some(at) = end {
+        while let Some(at) = end.filter(|_| goes_on()) {
             let part = self.part_from_tail(pinned, at, &mut tail)?;
             // Each part lies before the part that names it, so the loop ends.
             end = part.previous.filter(|previous| *previous < at && *previous > 0);
@@ -402,11 +411,11 @@ impl ZoneStore {
         Ok(parts)
     }
 
-    /// Reads the directory of a zone into the cache of parts. An error is left to who needs it.
-    pub fn warm_parts(&self, seq: ZoneSeq) {
+    /// Reads the directory of a zone into the cache of parts, while it should go on. An error is left to who needs it.
+    pub fn warm_parts(&self, seq: ZoneSeq, goes_on: &dyn Fn() -> bool) {
         let Some(pinned) = self.pin(seq) else { return };
         let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
-        let _ = self.parts_of(&pinned, claimed);
+        let _ = self.parts_while(&pinned, claimed, goes_on);
     }
 
     /// The bytes of an entry's block, verified by its CRC, and whether they came from another copy. `None`: all copies were read and
@@ -448,7 +457,7 @@ impl ZoneStore {
 const PART_BYTES: u64 = 16 << 10;
 const PARTS_BYTES: u64 = 64 << 10;
 /// The same in an object store, while parts lie this close together: one answer for several parts.
-const FAR_PARTS_BYTES: u64 = 4 << 20;
+const FAR_PARTS_BYTES: u64 = 2 << 20;
 const DENSE_BYTES: u64 = 1280 << 10;
 
 /// The last bytes that were read of a zone.

@@ -5,6 +5,7 @@
 //! at a time, and further apart, than a disk would like.
 
 use crate::mover::Mover;
+use std::sync::atomic::Ordering;
 use terrane_wire::ZoneSeq;
 
 /// Victims whose directories are read ahead.
@@ -22,11 +23,20 @@ impl Mover<'_, '_> {
         self.txg_sync.pool.threaded() && self.txg_sync.pool.is_far()
     }
 
+    /// Not for an export, nor while GC rests because its device fails.
+    fn may_read_ahead(&self) -> bool {
+        let pool = self.txg_sync.pool;
+        let unread = &self.txg_sync.st.collector.unread;
+        let now_ns = pool.env.monotonic_ns();
+        let fails = || pool.store.devices.all().iter().any(|(device, _)| unread.is_resting(*device, now_ns));
+        self.reads_far() && !pool.closes_far.load(Ordering::Relaxed) && !fails()
+    }
+
     /// The next victim at `now` user bytes. If it is far, the directories of those after it are read meanwhile, and its own has been.
     /// `by_score`: none goes before a better one.
     pub(super) fn choose_victim(&self, now: u64, by_score: bool) -> Option<ZoneSeq> {
         let (pool, collector) = (self.txg_sync.pool, &self.txg_sync.st.collector);
-        if !self.reads_far() {
+        if !self.may_read_ahead() {
             return collector.candidates.choose(collector.policy, now, false);
         }
         let upcoming = collector.candidates.upcoming(collector.policy, now, VICTIMS_AHEAD + 1);
@@ -42,7 +52,7 @@ impl Mover<'_, '_> {
     pub(super) fn read_ahead_of_need(&self) {
         let (pool, collector) = (self.txg_sync.pool, &self.txg_sync.st.collector);
         let zone_bytes = pool.admission.sizes().per_zone();
-        if !self.reads_far() || self.gain_wanted_for(ZONES_BEFORE_NEED * zone_bytes) == 0 {
+        if !self.may_read_ahead() || self.gain_wanted_for(ZONES_BEFORE_NEED * zone_bytes) == 0 {
             return;
         }
         let now = collector.ages.clock.now();
