@@ -75,6 +75,16 @@ struct Survivor {
 /// Bytes of an extent, and the offset at which they begin, if the device could read them.
 type ReadBack = (AlignedBuf, Option<u64>);
 
+/// Reads of a victim that are in flight. They hold the device, so they end before this does.
+#[derive(Default)]
+struct Reads(VecDeque<(Extent, Pending<ReadBack>)>);
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(_, read)| drop(read.wait()));
+    }
+}
+
 impl Mover<'_, '_> {
     /// Reclaims as much space as users took, if free space is short, and nothing if there is enough.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
@@ -169,7 +179,9 @@ impl Mover<'_, '_> {
         self.txg_sync.st.collector.victim.stop_moving();
         let ns = self.txg_sync.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
         self.txg_sync.st.collector.copying.note(moved_bytes, ns);
-        let moves_on = victims > 0 || is_held_back || self.txg_sync.pool.admission.waiting_zones() > 0;
+        let zones_may_come =
+            self.txg_sync.pool.admission.waiting_zones() > 0 || self.txg_sync.pool.warming.is_reading();
+        let moves_on = victims > 0 || is_held_back || zones_may_come;
         self.txg_sync.st.collector.is_stuck = !moves_on && needed > 0 && !self.txg_sync.released;
         if !moves_on {
             self.close_wasteful_zones()?;
@@ -425,7 +437,7 @@ impl Mover<'_, '_> {
         pinned: &Arc<PinnedZone>,
         mut todo: VecDeque<Extent>,
     ) -> Result<(u64, bool), PoolError> {
-        let mut reading: VecDeque<(Extent, Pending<ReadBack>)> = VecDeque::new();
+        let mut reading = Reads::default();
         let mut moved = 0;
         // Slot of the previous survivor, if the next one may share its run. No block that stays may lie
         // between them: its death would be counted against the run.
@@ -433,14 +445,14 @@ impl Mover<'_, '_> {
         let mut rest: Vec<(usize, usize)> = Vec::new();
         let in_flight = if self.reads_far() { far::EXTENTS_IN_FLIGHT } else { EXTENTS_IN_FLIGHT };
         'extents: loop {
-            while reading.len() < in_flight
+            while reading.0.len() < in_flight
                 && let Some(extent) = todo.pop_front()
             {
                 let buf = self.txg_sync.st.collector.copying.spare.pop();
                 let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(EXTENT_BYTES as usize * 3 / 2));
-                reading.push_back(self.start_read(pinned, extent, buf));
+                reading.0.push_back(self.start_read(pinned, extent, buf));
             }
-            let Some((extent, read)) = reading.pop_front() else { break };
+            let Some((extent, read)) = reading.0.pop_front() else { break };
             let (buf, from) = read.wait()?;
             for (nth, survivor) in extent.entries.iter().enumerate() {
                 let part = progress.parts[survivor.part].clone();
@@ -460,7 +472,7 @@ impl Mover<'_, '_> {
                             progress.all_moved = false;
                             progress.unread_blocks += u32::from(outcome.is_err());
                             if progress.unread_blocks > UNREAD_BLOCKS_MAX {
-                                rest.extend(unmoved(nth, &extent, &reading, &todo));
+                                rest.extend(unmoved(nth, &extent, &reading.0, &todo));
                                 break 'extents;
                             }
                             self.keep_in_place(entry.identity, entry.granules());
@@ -489,7 +501,7 @@ impl Mover<'_, '_> {
                 last = match self.txg_sync.append_moved(slot, block) {
                     Ok(to) => Some(to),
                     Err(PoolError::NoSpace { .. }) => {
-                        rest.extend(unmoved(nth, &extent, &reading, &todo));
+                        rest.extend(unmoved(nth, &extent, &reading.0, &todo));
                         break 'extents;
                     }
                     Err(error) => return Err(error),
@@ -505,8 +517,6 @@ impl Mover<'_, '_> {
                 self.txg_sync.pool.admission.publish_in_sync(self.txg_sync.st);
             }
         }
-        // They hold the device.
-        reading.into_iter().for_each(|(_, read)| drop(read.wait()));
         self.txg_sync.st.collector.index.moved_bytes += moved;
         for (part, at) in &rest {
             let entry = &progress.parts[*part].entries[*at];

@@ -339,6 +339,7 @@ impl Pool {
     /// Stops without a commit, as a crash would: for tests, and for pools that failed.
     pub fn abandon(&self) {
         self.reports.stop("abandoned".into());
+        self.warming.stop();
         self.store.devices.host().stop();
         self.admission.wake_all();
         self.stop_threads();
@@ -354,6 +355,7 @@ impl Pool {
         if self.is_far() {
             // The next import resets emptied zones as well.
             self.closes_far.store(true, Ordering::Relaxed);
+            self.warming.stop();
             self.want_checkpoint();
             self.commit_txg(self.admission.open())?;
             self.end_unused_features()?;

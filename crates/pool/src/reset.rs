@@ -121,13 +121,14 @@ impl Pool {
         let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_COMMIT_DIVISOR);
         // Several files are written, and the next ones would share zones.
         let are_zones_short = st.alloc.empty_count() < 2 * st.streams.extra_wanted();
+        if self.admission.account(st).physical_free() < needed {
+            // A zone whose directory is being read does not count as one that can be reset.
+            let emptied: Vec<ZoneSeq> = self.store.tables.read().emptied().map(|(seq, _)| seq).collect();
+            emptied.into_iter().for_each(|seq| self.warming.wait(seq));
+        }
         let needed = if are_zones_short { u64::MAX } else { needed };
         self.release_holds(st, self.admission.account(st).physical_free() < needed);
         let is_old = st.history.oldest < txg;
-        if self.admission.account(st).physical_free() < needed {
-            // A zone whose directory is being read does not count as one that can be reset.
-            self.warming.wait_for_all();
-        }
         // Some zones may have been held or unreadable when the others were reset. A txg that needs them tries
         // again.
         if self.admission.account(st).physical_free() >= needed

@@ -59,20 +59,28 @@ impl Warming {
         self.wait_while(|state| state.zones.get(&seq) == Some(&false));
     }
 
-    /// Waits until no zone is being read, so that none is held.
-    pub fn wait_for_all(&self) {
+    /// Whether any zone is being read. It is held meanwhile, and may be reset or emptied later.
+    pub fn is_reading(&self) -> bool {
+        self.0.0.lock().being_read() > 0
+    }
+
+    /// No thread reads more than the part that it reads now.
+    pub fn stop(&self) {
+        self.0.0.lock().is_over = true;
+    }
+
+    /// Ends all threads.
+    pub fn end(&self) {
+        self.stop();
         self.wait_while(|state| state.being_read() > 0);
     }
 
-    /// Ends all threads, each with the part that it reads.
-    pub fn end(&self) {
-        self.0.0.lock().is_over = true;
-        self.wait_for_all();
-    }
-
-    /// The zone was reset or emptied.
+    /// The zone was reset or emptied. A thread that still reads it stays known.
     pub fn forget(&self, seq: ZoneSeq) {
-        self.0.0.lock().zones.remove(&seq);
+        let mut state = self.0.0.lock();
+        if state.zones.get(&seq) == Some(&true) {
+            state.zones.remove(&seq);
+        }
     }
 
     /// Whether the directory of a zone has been read. If not, a thread begins to read it, or will at a later call.
