@@ -14,7 +14,7 @@ use terrane_wire::Txg;
 
 /// Blocks that are read before the walk goes on with the first.
 pub(crate) const WINDOW: usize = 256;
-/// Fewer are not worth the threads.
+/// Fewer blocks are left to the walk: starting threads would cost more.
 const WORTH: usize = 4;
 
 /// A block that the walk will come to.
@@ -71,7 +71,7 @@ impl Ahead {
     }
 }
 
-/// What a function returns for each item, in their order, from as many threads as the pool has use for. A pool without threads has none.
+/// Calls a function for each item, from several threads if the pool has threads. Returns the results in the order of the items.
 pub(crate) fn each_of<T: Sync, R: Send>(pool: &Pool, items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = pool.reads_at_a_time().min(items.len());
     if threads < 2 {
@@ -80,12 +80,11 @@ pub(crate) fn each_of<T: Sync, R: Send>(pool: &Pool, items: &[T], of: impl Fn(&T
     let next = AtomicUsize::new(0);
     let some = || {
         let mut results = Vec::new();
-        while let Some((at, item)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, items.get(at)?)))
-        {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { return results };
             results.push((at, of(item)));
         }
-        results
     };
     let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
         let started: Vec<_> =

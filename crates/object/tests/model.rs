@@ -225,13 +225,7 @@ fn parts_of_records_behave_like_bytes() {
             (0..len).map(|n| (first + n / 40) as u8).collect()
         };
         let tx = world.pool.begin(COST).unwrap();
-        let spec = ObjectSpec {
-            kind: ObjectKind::File,
-            block_size: RECORD as u32,
-            dnode_slots: 1,
-            bonus: Vec::new(),
-            spill: None,
-        };
+        let spec = ObjectSpec { block_size: RECORD as u32, ..spec(0, None) };
         let id = world.set.create(&tx, spec).unwrap().id();
         let mut bytes = text(BYTES);
         world.set.hold(id).unwrap().write(&tx, 0, &bytes).unwrap();
@@ -336,13 +330,7 @@ fn after_a_crash_parts_are_those_of_a_committed_txg() {
         let pick = |n: u64| env.random_u64() % n;
         let world = create(&device, seed);
         let tx = world.pool.begin(COST).unwrap();
-        let spec = ObjectSpec {
-            kind: ObjectKind::File,
-            block_size: RECORD as u32,
-            dnode_slots: 1,
-            bonus: Vec::new(),
-            spill: None,
-        };
+        let spec = ObjectSpec { block_size: RECORD as u32, ..spec(0, None) };
         let object = world.set.create(&tx, spec).unwrap();
         let mut bytes: Vec<u8> = (0..BYTES).map(|n| (n / 40) as u8).collect();
         object.write(&tx, 0, &bytes).unwrap();

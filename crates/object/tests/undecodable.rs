@@ -1,10 +1,10 @@
 //! Records that match their checksums and cannot be decompressed: they were damaged in memory before they had one.
 
-use crate::support::{COST, create, import, sim};
+use crate::support::{COST, create, import, sim, spec};
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_format::Owner;
-use terrane_object::{ObjectKind, ObjectSpec};
+use terrane_object::ObjectSpec;
 use terrane_store::pipeline::PreEncoded;
 
 const RECORD: u64 = 16 << 10;
@@ -14,14 +14,7 @@ fn a_small_write_into_an_undecodable_record_is_reported_and_stops_nothing_else()
     let device = sim(1);
     let world = create(&device, 1);
     let tx = world.pool.begin(COST).unwrap();
-    let spec = ObjectSpec {
-        kind: ObjectKind::File,
-        block_size: RECORD as u32,
-        dnode_slots: 1,
-        bonus: Vec::new(),
-        spill: None,
-    };
-    let object = world.set.create(&tx, spec).unwrap();
+    let object = world.set.create(&tx, ObjectSpec { block_size: RECORD as u32, ..spec(0, None) }).unwrap();
     let mut bytes: Vec<u8> = (0..3 * RECORD).map(|n| (n / 40) as u8).collect();
     object.write(&tx, 0, &bytes).unwrap();
     drop(tx);

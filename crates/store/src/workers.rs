@@ -86,6 +86,7 @@ impl Workers {
     /// Runs a job that mostly waits for a far device, on a thread of its own, or on a worker if none can be started.
     pub fn submit_waiting<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> Pending<R> {
         let (answer, pending) = bounded(1);
+        // The thread gets the job once it has started, so that the job is not lost if it cannot.
         let (give, take) = bounded(1);
         let run = move || {
             let Ok(job) = take.recv() else { return };

@@ -1,8 +1,8 @@
 //! GC of zones in an object store, where each answer takes its time.
 //!
 //! The directories of the next victims are read beside the txgs (see [`crate::warming`]): the first ones when free space comes near the
-//! point at which GC is needed. A victim that has been read goes before a better one that has not. Survivors are read by more requests
-//! at a time, and further apart, than a disk would like.
+//! point at which GC is needed. A victim whose directory has been read goes before a better one. Survivors are read by more requests at a
+//! time than from a disk, and a request reads over larger gaps.
 
 use crate::mover::Mover;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use terrane_wire::ZoneSeq;
 
 /// Victims whose directories are read ahead.
 const VICTIMS_AHEAD: usize = 4;
-/// GC is expected if it would be needed with so many zones less.
+/// Directories are read once GC would be needed with so many empty zones less.
 const ZONES_BEFORE_NEED: u64 = 2;
 /// Reads of a victim that are in flight: 16 MiB of what is wanted, and with what lies between 24 MiB at most.
 pub(super) const EXTENTS_IN_FLIGHT: usize = 8;
@@ -23,7 +23,7 @@ impl Mover<'_, '_> {
         self.txg_sync.pool.threaded() && self.txg_sync.pool.is_far()
     }
 
-    /// Not for an export, nor while GC rests because its device fails.
+    /// Whether directories may be read ahead: not during an export, nor while GC rests because a device fails.
     fn may_read_ahead(&self) -> bool {
         let pool = self.txg_sync.pool;
         let unread = &self.txg_sync.st.collector.unread;
@@ -32,8 +32,8 @@ impl Mover<'_, '_> {
         self.reads_far() && !pool.closes_far.load(Ordering::Relaxed) && !fails()
     }
 
-    /// The next victim at `now` user bytes. If it is far, the directories of those after it are read meanwhile, and its own has been.
-    /// `by_score`: none goes before a better one.
+    /// The next victim at `now` user bytes. If it is far, this waits for its directory, and threads begin to read those of the next
+    /// victims. `by_score`: the best victim, also if another one's directory has been read.
     pub(super) fn choose_victim(&self, now: u64, by_score: bool) -> Option<ZoneSeq> {
         let (pool, collector) = (self.txg_sync.pool, &self.txg_sync.st.collector);
         if !self.may_read_ahead() {

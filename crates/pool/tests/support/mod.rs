@@ -1,5 +1,6 @@
 //! A pool on a simulated device, with a client that keeps a flat list of blocks.
 
+pub mod disk;
 pub mod joint;
 pub mod logging;
 
